@@ -1,0 +1,49 @@
+# Everything starts from a bare python3: each target sets up .venv with what it needs.
+PYTHON ?= python3
+BIN := .venv/bin
+DEMO := -e '.[demo]'
+DEV := -e '.[demo,dev]'
+BENCH := -e '.[bench]'
+
+# uv where it is installed, else pip
+define install
+@echo "setting up .venv (once; about a minute)"
+@if command -v uv >/dev/null 2>&1; \
+then uv pip install --quiet --python $(BIN)/python $(1); \
+else $(BIN)/python -m pip install --quiet --disable-pip-version-check $(1); fi
+@touch $@
+endef
+
+.PHONY: demo test lint types bench clean
+
+demo: .venv/demo  ## fit the groceries, show what one household bought and might like
+	$(BIN)/nbmf demo
+
+test: lint types  ## lint, types, all tests
+	$(BIN)/python -m pytest
+
+lint: .venv/dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: .venv/dev
+	$(BIN)/mypy
+
+bench: .venv/bench  ## the same work by us and by others, side by side in one run
+	$(BIN)/python benchmarks/passes.py
+	$(BIN)/python benchmarks/peers.py
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.venv/pyvenv.cfg:
+	$(PYTHON) -m venv .venv
+
+.venv/demo: pyproject.toml | .venv/pyvenv.cfg
+	$(call install,$(DEMO))
+
+.venv/dev: pyproject.toml | .venv/pyvenv.cfg
+	$(call install,$(DEV))
+
+.venv/bench: pyproject.toml | .venv/pyvenv.cfg
+	$(call install,$(BENCH))

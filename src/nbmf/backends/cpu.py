@@ -1,0 +1,192 @@
+"""The passes on several threads of one machine: compiled walks over the non-zeros, matrix products over the tiles.
+
+Rows are shared out by equal work, each done by one thread (see kernels.py), and matrix products run on one BLAS thread
+each with fixed tiles, so the number of threads changes nothing but the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
+
+from nbmf.backends import Sums, kernels
+from nbmf.factors import Factor, Gamma
+from nbmf.interactions import Counts
+from nbmf.likelihood import Likelihood
+from nbmf.ties import Ties
+
+Array = NDArray[np.floating[Any]]
+
+TILE_ROWS, TILE_COLUMNS = 128, 512  # a tile and its factors stay in a core's own cache
+BLOCK_ROWS = 2048  # rows summed in single precision before the sum goes to double
+LEAST_INTENSITY = {np.dtype(np.float32): np.float32(1e-25), np.dtype(np.float64): np.float64(1e-250)}
+ROW_WORK = 16  # what a row costs beside its non-zeros, in non-zeros
+LEAST_WORK = 4096  # non-zeros for which waking a thread pays
+SHARES_PER_THREAD = 4
+
+
+@dataclass(frozen=True)
+class SparseExpectation:
+    """The latent variables of the non-zeros (`cells`, see `kernels.expect_rows`) and how to get those of the others.
+
+    The unseen cells' exposures are `unseen[user, cluster]` if tied. If exact they are computed from the factors again
+    by tiles, faster than a users × items array could be read; for Poisson they are 1.
+    """
+
+    users: Factor
+    items: Factor
+    concentration: float
+    ties: Ties | None
+    cells: Array
+    unseen: Array | None
+    sums: Sums | None
+    log_evidence: float
+
+    @property
+    def user_sums(self) -> Sums:
+        """The sums of Eq. (update_w), made in the same walk as the cells."""
+        if self.sums is None:
+            raise ValueError("the users' sums were not asked for: expect(..., sum_users=True) makes them")
+        return self.sums
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """Threads on one machine; `n_threads=None` takes as many as numba does."""
+
+    n_threads: int | None = None
+
+    def expect(
+        self,
+        counts: Counts,
+        users: Factor,
+        items: Factor,
+        likelihood: Likelihood,
+        ties: Ties | None,
+        *,
+        sum_users: bool = True,
+    ) -> SparseExpectation:
+        """Infer allocations and exposures, Eqs. (update_c) and (update_a), and sum them for each user in one walk."""
+        by_user, α, dtype = counts.by_user, likelihood.concentration, users.mean.dtype
+        user_means: Array | None = users.mean
+        item_means: Array | None = items.mean
+        log_evidence = np.zeros(by_user.shape[0])
+        total = 0.0
+        unseen = labels = sizes = sums = columns = None
+        if α == np.inf:
+            user_means = item_means = None
+            exposed = self._sum_rows(items.mean).astype(dtype)[None, :]
+            total = -float(self._sum_rows(users.mean) @ self._sum_rows(items.mean))
+        elif ties is None:
+            exposed, logs = self._expose_unseen(users.mean, items.mean, items.mean, α, logs=True)
+            total = -α * float(logs.sum())
+        else:
+            exposed = np.zeros_like(users.mean)
+            unseen = np.empty((len(users.mean), ties.n_clusters), dtype)
+            labels, sizes, sums = ties.labels, ties.sizes.astype(dtype), ties.sum_items(items.mean).astype(dtype)
+            columns = np.ascontiguousarray(sums.T)
+        cells = np.empty((by_user.nnz, 1 if user_means is None else 2), dtype)
+        allocated = np.empty_like(users.mean) if sum_users else None
+        self._share_out(
+            kernels.expect_rows, self._bounds(by_user.indptr), by_user.indptr, by_user.indices, by_user.data,
+            users.geometric_mean, items.geometric_mean, user_means, item_means, dtype.type(α), LEAST_INTENSITY[dtype],
+            labels, sizes, sums, columns, cells, unseen, allocated, exposed, log_evidence,
+        )  # fmt: skip
+        total += float(log_evidence.sum())
+        user_sums = None if allocated is None else Sums(allocated, exposed)
+        return SparseExpectation(users, items, α, ties, cells, unseen, user_sums, total)
+
+    def sum_by_item(self, counts: Counts, expectation: SparseExpectation, user_means: Array) -> Sums:
+        """Sum the same allocations and exposures for each item, Eq. (update_h)."""
+        users, items, ties, α = expectation.users, expectation.items, expectation.ties, expectation.concentration
+        by_item, dtype = counts.by_item, user_means.dtype
+        weights: Array | None = user_means
+        if α == np.inf:
+            weights = None
+            exposed = self._sum_rows(user_means).astype(dtype)[None, :]
+        elif ties is None:
+            exposed, _ = self._expose_unseen(items.mean, users.mean, user_means, α, logs=False)
+        else:
+            exposed = self._sum_rows(user_means, expectation.unseen).astype(dtype)[ties.labels]
+        allocated = np.empty_like(items.mean)
+        self._share_out(
+            kernels.sum_rows, self._bounds(by_item.indptr), by_item.indptr, by_item.indices, counts.order,
+            expectation.cells, items.geometric_mean, users.geometric_mean, weights, allocated, exposed,
+        )  # fmt: skip
+        return Sums(allocated, exposed)
+
+    def gamma(self, shape: Array, rate: Array) -> Gamma:
+        """Moments of Gamma(shape, rate), to double precision before they are rounded to the factors' own."""
+        n_rows, shared = len(shape), len(rate) == 1
+        mean, geometric_mean = np.empty_like(shape), np.empty_like(shape)
+        row_means, row_logs, row_entropies = np.empty(n_rows), np.empty(n_rows), np.empty(n_rows)
+        moments = (mean, geometric_mean, row_means, row_logs, row_entropies)
+        self._share_out(kernels.gamma_rows, self._bounds(np.zeros(n_rows + 1)), shape, rate, shared, *moments)
+        return Gamma(shape, rate, *moments)
+
+    def _expose_unseen(
+        self, rows: Array, columns: Array, weights: Array, α: float, *, logs: bool
+    ) -> tuple[Array, NDArray[np.float64]]:
+        """Σ over columns of α/(α+μ) weights, as if every count were 0, and Σ ln(1 + μ/α), tile by tile."""
+        exposed, row_logs = np.empty((len(rows), weights.shape[1]), rows.dtype), np.zeros(len(rows))
+        transposed, concentration = np.ascontiguousarray(columns.T), rows.dtype.type(α)
+
+        def expose_rows(top: int) -> None:
+            bottom = min(top + TILE_ROWS, len(rows))
+            buffer, products = np.empty(TILE_ROWS * TILE_COLUMNS, rows.dtype), np.empty(TILE_COLUMNS // 8)
+            total = np.zeros((bottom - top, weights.shape[1]))
+            for left in range(0, len(columns), TILE_COLUMNS):
+                right = min(left + TILE_COLUMNS, len(columns))
+                tile = buffer[: (bottom - top) * (right - left)].reshape(bottom - top, right - left)
+                np.matmul(rows[top:bottom], transposed[:, left:right], out=tile)
+                kernels.expose_tile(tile, concentration, products, row_logs[top:bottom] if logs else None)
+                total += tile @ weights[left:right]
+            exposed[top:bottom] = total
+
+        with self._blas.limit(limits=1, user_api="blas"):
+            self._run(expose_rows, range(0, len(rows), TILE_ROWS))
+        return exposed, row_logs
+
+    def _sum_rows(self, values: Array, weights: Array | None = None) -> NDArray[np.float64]:
+        """Σ over rows of values, or of weightsᵀ values: rows by blocks in single precision, blocks in double."""
+
+        def sum_block(top: int) -> Array:
+            block = slice(top, top + BLOCK_ROWS)
+            return values[block].sum(axis=0) if weights is None else weights[block].T @ values[block]
+
+        with self._blas.limit(limits=1, user_api="blas"):
+            blocks = self._run(sum_block, range(0, len(values), BLOCK_ROWS))
+        return np.sum(blocks, axis=0, dtype=np.float64)
+
+    def _share_out(self, kernel: Any, bounds: NDArray[np.int64], *arguments: Any) -> None:
+        """Call kernel(start, stop, *arguments) for each stretch of rows."""
+        self._run(lambda n: kernel(bounds[n], bounds[n + 1], *arguments), range(len(bounds) - 1))
+
+    def _bounds(self, indptr: NDArray[Any]) -> NDArray[np.int64]:
+        """Cut the rows into stretches of equal work."""
+        work = indptr + ROW_WORK * np.arange(len(indptr), dtype=np.int64)
+        n_shares = max(1, min(SHARES_PER_THREAD * self._n_threads, int(work[-1]) // LEAST_WORK))
+        return np.searchsorted(work, np.linspace(0, work[-1], n_shares + 1)).astype(np.int64)
+
+    def _run(self, job: Callable[[int], Any], starts: Iterable[int]) -> list[Any]:
+        return list(map(job, starts)) if self._n_threads == 1 else list(self._pool.map(job, starts))
+
+    @cached_property
+    def _n_threads(self) -> int:
+        return self.n_threads or numba.get_num_threads()
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._n_threads, thread_name_prefix="nbmf")
+
+    @cached_property
+    def _blas(self) -> ThreadpoolController:
+        return ThreadpoolController()

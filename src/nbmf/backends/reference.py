@@ -1,0 +1,85 @@
+"""The passes in their shortest correct form, with dense arrays: what every other backend must agree with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import digamma, gammaln, xlogy
+
+from nbmf.backends import Sums
+from nbmf.factors import Factor, Gamma
+from nbmf.interactions import Counts
+from nbmf.likelihood import Likelihood
+from nbmf.ties import Ties
+
+Array = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class DenseExpectation:
+    """⟨c_uik⟩ = share_ui exp⟨ln w_uk⟩ exp⟨ln h_ik⟩ and ⟨a_ui⟩ = exposure_ui, both users × items."""
+
+    users: Factor
+    items: Factor
+    share: Array
+    exposure: Array
+    log_evidence: float
+
+    @property
+    def user_sums(self) -> Sums:
+        """The two sums of Eq. (update_w)."""
+        allocated = self.users.geometric_mean * (self.share @ self.items.geometric_mean)
+        return Sums(allocated, self.exposure @ self.items.mean)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Dense NumPy; for small data and for tests."""
+
+    def expect(
+        self,
+        counts: Counts,
+        users: Factor,
+        items: Factor,
+        likelihood: Likelihood,
+        ties: Ties | None,
+        *,
+        sum_users: bool = True,
+    ) -> DenseExpectation:
+        """Eqs. (update_c) and (update_a)."""
+        count = counts.by_user.toarray()
+        geometric_intensity = users.geometric_mean @ items.geometric_mean.T
+        intensity = users.mean @ items.mean.T
+        if ties is not None:
+            intensity = pool_unseen(intensity, count == 0, ties)
+        share = np.divide(count, geometric_intensity, out=np.zeros_like(count), where=count > 0)
+        log_evidence = xlogy(count, geometric_intensity) + likelihood.log_evidence(count, intensity)
+        log_evidence -= likelihood.log_base(count)
+        exposure = likelihood.exposure(count, intensity)
+        return DenseExpectation(users, items, share, exposure, float(log_evidence.sum(dtype=np.float64)))
+
+    def sum_by_item(self, counts: Counts, expectation: DenseExpectation, user_means: Array) -> Sums:
+        """Return the two sums of Eq. (update_h)."""
+        share, exposure = expectation.share, expectation.exposure
+        allocated = expectation.items.geometric_mean * (share.T @ expectation.users.geometric_mean)
+        return Sums(allocated, exposure.T @ user_means)
+
+    def gamma(self, shape: Array, rate: Array) -> Gamma:
+        """Moments by scipy.special."""
+        double_shape, log_rate = shape.astype(np.float64), np.log(rate.astype(np.float64))
+        mean_log = digamma(double_shape) - log_rate
+        entropy = double_shape - log_rate + gammaln(double_shape) + (1 - double_shape) * digamma(double_shape)
+        mean, geometric_mean = shape / rate, np.exp(mean_log).astype(shape.dtype)
+        row_means = mean.sum(axis=1, dtype=np.float64)
+        return Gamma(shape, rate, mean, geometric_mean, row_means, mean_log.sum(axis=1), entropy.sum(axis=1))
+
+
+def pool_unseen(intensity: Array, unseen: NDArray[np.bool_], ties: Ties) -> Array:
+    """Replace the intensity of each unseen cell by its mean over the unseen cells of that user and cluster (m_uc)."""
+    member = np.eye(ties.n_clusters)[ties.labels]
+    n_unseen = unseen @ member
+    mean = np.divide((intensity * unseen) @ member, n_unseen, out=np.zeros_like(n_unseen), where=n_unseen > 0)
+    return np.where(unseen, mean @ member.T, intensity)

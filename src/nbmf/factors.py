@@ -1,0 +1,95 @@
+"""What is known of one side of the factorization: a gamma posterior for each entry, or a point.
+
+    x ~ Gamma(shape, rate):   ⟨x⟩ = shape/rate,   ⟨ln x⟩ = ψ(shape) − ln rate
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+Array = NDArray[np.floating[Any]]
+
+
+class Factor(Protocol):
+    """Rows × K entries, as the passes over the data see them."""
+
+    @property
+    def mean(self) -> Array:
+        """⟨x⟩."""
+
+    @property
+    def geometric_mean(self) -> Array:
+        """exp⟨ln x⟩."""
+
+    @property
+    def total(self) -> float:
+        """Σ⟨x⟩ over all entries."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """Entries known as numbers: maximum likelihood, or a start."""
+
+    value: Array
+
+    @property
+    def mean(self) -> Array:
+        """The value itself."""
+        return self.value
+
+    @property
+    def geometric_mean(self) -> Array:
+        """The value itself."""
+        return self.value
+
+    @property
+    def total(self) -> float:
+        """Σ of the values, in double precision."""
+        return float(self.value.sum(dtype=np.float64))
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Gamma(shape, rate), the same for every entry of one side."""
+
+    shape: float
+    rate: float
+
+
+@dataclass(frozen=True)
+class Gamma:
+    """Independent Gamma(shape, rate) posteriors and their moments, which a backend computes (`Backend.gamma`).
+
+    Attributes
+    ----------
+    shape : array rows × K
+    rate : array rows × K, or 1 × K where all rows share it
+    mean, geometric_mean : arrays rows × K
+    row_means, row_logs, row_entropies : arrays of one double a row: Σ_k ⟨x⟩, Σ_k ⟨ln x⟩, Σ_k entropy
+    """
+
+    shape: Array
+    rate: Array
+    mean: Array
+    geometric_mean: Array
+    row_means: NDArray[np.float64]
+    row_logs: NDArray[np.float64]
+    row_entropies: NDArray[np.float64]
+
+    @property
+    def total(self) -> float:
+        """Σ⟨x⟩ over all entries."""
+        return float(self.row_means.sum())
+
+    def divergence(self, prior: Prior) -> float:
+        """KL(q‖prior) = −entropy − ⟨ln prior⟩, summed over all entries."""
+        log_normalizer = prior.shape * np.log(prior.rate) - gammaln(prior.shape)
+        expected_log_prior = (
+            self.mean.size * log_normalizer + (prior.shape - 1) * self.row_logs.sum() - prior.rate * self.total
+        )
+        return float(-self.row_entropies.sum() - expected_log_prior)

@@ -1,0 +1,25 @@
+"""Coordinate-ascent variational inference: Algorithm 1 of the paper, in its printed order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nbmf.backends import Backend
+from nbmf.interactions import Counts
+from nbmf.model import State, conditional, observe, with_item_rate
+
+
+@dataclass(frozen=True)
+class CAVI:
+    """One sweep: β^H, then W and H from the allocations and exposures of the factors before, then those anew.
+
+    H is updated with the old exposures and the new ⟨w⟩: c and a are computed once a sweep, as printed.
+    """
+
+    def step(self, state: State, counts: Counts, backend: Backend) -> State:
+        """Return the state after one sweep."""
+        model = with_item_rate(state.model, state.items)  # Eq. (update_hyper)
+        users = conditional(model.user_prior, state.expectation.user_sums, backend)  # Eq. (update_w)
+        item_sums = backend.sum_by_item(counts, state.expectation, users.mean)
+        items = conditional(model.item_prior, item_sums, backend)  # Eq. (update_h)
+        return observe(model, counts, backend, users, items, state.ties, state.log_base)  # Eqs. (update_c), (update_a)

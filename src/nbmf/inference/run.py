@@ -1,0 +1,91 @@
+"""The one loop: sweep, check that the objective did not fall, report, stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+import numpy as np
+
+from nbmf.backends import Backend
+from nbmf.interactions import Counts
+from nbmf.model import State
+
+ROUNDING = 32  # in units of the last place of (|objective| + total count), the size of the terms that are summed
+
+
+class Algorithm(Protocol):
+    """Frozen settings and a step."""
+
+    def step(self, state: State, counts: Counts, backend: Backend) -> State:
+        """Return the state after one sweep."""
+
+
+class Ending(Enum):
+    """How a run ended."""
+
+    CONVERGED = "converged"
+    MAX_ITER = "max_iter"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True)
+class Run:
+    """The last state, the objective after each sweep, and how it ended."""
+
+    state: State
+    objectives: list[float]
+    ending: Ending
+
+
+class FallingObjectiveError(ArithmeticError):
+    """The objective fell by more than rounding: never by the mathematics, so the program is wrong or out of range."""
+
+
+def run(
+    algorithm: Algorithm,
+    state: State,
+    counts: Counts,
+    backend: Backend,
+    *,
+    max_iter: int,
+    tol: float,
+    retie: Callable[[State], State] | None = None,
+    retie_after: tuple[int, ...] = (),
+    report: Callable[[int, float], None] = lambda sweep, objective: None,
+) -> Run:
+    """Sweep until the objective's relative increase is below `tol` (the paper's τ), or `max_iter` times.
+
+    `retie` refreshes tied exposures after the sweeps `retie_after`; a run that would stop before the last of them
+    refreshes once more instead and goes on with those ties. Ctrl-C ends the run with the last finished sweep.
+    """
+    objectives: list[float] = []
+    pending = [sweep for sweep in retie_after if retie is not None]
+    total_count = float(counts.by_user.data.sum(dtype=np.float64))
+    precision = ROUNDING * float(np.finfo(counts.by_user.dtype).eps)
+    try:
+        while len(objectives) < max_iter:
+            after = algorithm.step(state, counts, backend)
+            increase = after.objective - state.objective
+            if not increase >= -precision * (abs(state.objective) + total_count):
+                raise FallingObjectiveError(
+                    f"sweep {len(objectives) + 1}: the objective went from {state.objective!r} to {after.objective!r}; "
+                    "counts or factors are out of the range of their precision (dtype='float64' has more)"
+                )
+            settled = tol > 0 and increase < tol * abs(state.objective)
+            state = after
+            objectives.append(state.objective)
+            report(len(objectives), state.objective)
+            if pending and retie is not None:
+                if settled or len(objectives) == pending[0]:
+                    state = retie(state)
+                    pending = [] if settled else pending[1:]
+            elif settled:
+                return Run(state, objectives, Ending.CONVERGED)
+    except KeyboardInterrupt:
+        if not objectives:
+            raise
+        return Run(state, objectives, Ending.INTERRUPTED)
+    return Run(state, objectives, Ending.MAX_ITER)

@@ -1,0 +1,212 @@
+"""Who took what, how often: `Interactions` for people, `Counts` for the passes of inference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+Ids = NDArray[Any]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Interactions:
+    """A users × items matrix of counts, together with the ids of its rows and columns.
+
+    Build one with `nbmf.read_interactions`, `Interactions.from_arrays` or `Interactions.from_matrix`.
+
+    Attributes
+    ----------
+    users, items : array of n_users, n_items ids, as they were given
+    matrix : scipy csr_array of shape (n_users, n_items); what is not stored is a zero
+    item_names : array of n_items strings, or None
+    n_repeated : how many rows named a pair that an earlier row had named; their counts were added up
+
+    Examples
+    --------
+    >>> data = Interactions.from_arrays(["ann", "bob", "ann"], ["jazz", "jazz", "folk"], [3, 1, 12])
+    >>> data
+    Interactions(2 users × 2 items, 3 non-zero counts, total 16)
+    >>> data.matrix.toarray()
+    array([[12,  3],
+           [ 0,  1]])
+    """
+
+    users: Ids
+    items: Ids
+    matrix: sp.csr_array
+    item_names: Ids | None = field(default=None, kw_only=True)
+    n_repeated: int = field(default=0, kw_only=True)
+
+    @classmethod
+    def from_arrays(cls, users: ArrayLike, items: ArrayLike, counts: ArrayLike | None = None) -> Interactions:
+        """Build from one user id, one item id and one count (1 where none are given) per interaction.
+
+        Ids come out sorted, so the order of the rows does not matter; repeated pairs are added up.
+        """
+        user_ids, rows = np.unique(_as_ids(users, "users"), return_inverse=True)
+        item_ids, columns = np.unique(_as_ids(items, "items"), return_inverse=True)
+        values = np.ones(len(rows), np.int64) if counts is None else np.asarray(counts)
+        if not len(rows) == len(columns) == len(values):
+            raise ValueError(
+                f"users, items and counts have lengths {len(rows)}, {len(columns)} and {len(values)}; "
+                "one of each is needed for every interaction"
+            )
+        check_counts(values)
+        matrix = sp.csr_array((values, (rows, columns)), shape=(len(user_ids), len(item_ids)))
+        n_distinct = len(np.unique(rows.astype(np.int64) * len(item_ids) + columns))
+        return cls(user_ids, item_ids, _canonical(matrix), n_repeated=len(rows) - n_distinct)
+
+    @classmethod
+    def from_matrix(
+        cls, matrix: Any, users: ArrayLike | None = None, items: ArrayLike | None = None
+    ) -> Interactions:
+        """Build from a users × items matrix, dense or scipy sparse; ids default to 0, 1, 2, …"""
+        csr = sp.csr_array(matrix, copy=True)
+        check_counts(csr.data)
+        n_users, n_items = csr.shape
+        user_ids = np.arange(n_users) if users is None else _as_ids(users, "users")
+        item_ids = np.arange(n_items) if items is None else _as_ids(items, "items")
+        for what, ids, size in (("users", user_ids, n_users), ("items", item_ids, n_items)):
+            if len(ids) != size:
+                raise ValueError(f"{len(ids)} ids for {size} {what}; the matrix has shape {n_users} × {n_items}")
+            if len(np.unique(ids)) != size:
+                values, repeats = np.unique(ids, return_counts=True)
+                raise ValueError(f"{what}: id {values[repeats > 1][0]!r} appears more than once")
+        return cls(user_ids, item_ids, _canonical(csr))
+
+    @property
+    def n_users(self) -> int:
+        """Number of rows of the matrix, users without any count included."""
+        return int(self.matrix.shape[0])
+
+    @property
+    def n_items(self) -> int:
+        """Number of columns of the matrix, items without any count included."""
+        return int(self.matrix.shape[1])
+
+    @property
+    def nnz(self) -> int:
+        """Number of non-zero counts."""
+        return int(self.matrix.nnz)
+
+    def __repr__(self) -> str:
+        """Sizes, and what reading did to the data."""
+        repeated = f", {self.n_repeated:,} repeated pairs added up" if self.n_repeated else ""
+        total = self.matrix.sum() if self.nnz else 0
+        return (
+            f"Interactions({self.n_users:,} users × {self.n_items:,} items, "
+            f"{self.nnz:,} non-zero counts, total {total:,}{repeated})"
+        )
+
+    def filter(
+        self, min_users_per_item: int = 50, min_items_per_user: int = 20, *, repeat: bool = False
+    ) -> Interactions:
+        """Keep items with enough users, then users with enough items, once (the paper's order).
+
+        After the second step some items may have fewer users than asked for; `repeat=True` goes on until
+        both hold. Users and items that fall short are removed, ids and all.
+
+        >>> data = Interactions.from_arrays(["ann", "ann", "bob"], ["jazz", "folk", "jazz"])
+        >>> data.filter(min_users_per_item=2, min_items_per_user=1)
+        Interactions(2 users × 1 items, 2 non-zero counts, total 2)
+        """
+        data = self
+        while True:
+            before = data.matrix.shape
+            data = data._select_items(np.flatnonzero(_stored_per_column(data.matrix) >= min_users_per_item))
+            data = data._select_users(np.flatnonzero(np.diff(data.matrix.indptr) >= min_items_per_user))
+            if not repeat or data.matrix.shape == before:
+                return data
+
+    def split(self, test_fraction: float = 0.2, *, seed: int = 0) -> tuple[Interactions, Interactions]:
+        """Hold out a fraction of the non-zero counts, drawn at random; both sides keep all ids.
+
+        The draw comes from NumPy's legacy generator, whose stream is frozen: one seed gives one split on any
+        machine. It takes the non-zeros by user, then item.
+        """
+        if not 0 <= test_fraction <= 1:
+            raise ValueError(f"test_fraction is {test_fraction}; it must lie between 0 and 1")
+        held_out = np.zeros(self.nnz, bool)
+        held_out[np.random.RandomState(seed).choice(self.nnz, int(test_fraction * self.nnz), replace=False)] = True
+        return self._keep(~held_out), self._keep(held_out)
+
+    def binarize(self) -> Interactions:
+        """1 wherever the count is positive: what is left when counts are thrown away."""
+        matrix = self.matrix.copy()
+        matrix.data = np.ones_like(matrix.data)
+        return replace(self, matrix=matrix)
+
+    def _keep(self, stored: NDArray[np.bool_]) -> Interactions:
+        rows = np.repeat(np.arange(self.n_users), np.diff(self.matrix.indptr))
+        entries = (self.matrix.data[stored], (rows[stored], self.matrix.indices[stored]))
+        return replace(self, matrix=_canonical(sp.csr_array(entries, shape=self.matrix.shape)), n_repeated=0)
+
+    def _select_users(self, rows: NDArray[np.intp]) -> Interactions:
+        return replace(self, users=self.users[rows], matrix=self.matrix[rows])
+
+    def _select_items(self, columns: NDArray[np.intp]) -> Interactions:
+        names = None if self.item_names is None else self.item_names[columns]
+        return replace(self, items=self.items[columns], matrix=_canonical(self.matrix[:, columns]), item_names=names)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The counts by user beside the same counts by item, as the passes over the data want them.
+
+    Attributes
+    ----------
+    by_user : csr_array, users × items, floating point, canonical, no stored zero
+    by_item : csr_array, items × users: the transpose, its non-zeros in the order of items
+    order : for each non-zero of `by_item`, its position among those of `by_user`
+    """
+
+    by_user: sp.csr_array
+    by_item: sp.csr_array
+    order: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, matrix: sp.csr_array, dtype: np.dtype[Any]) -> Counts:
+        """Lay out a canonical matrix both ways."""
+        by_user = sp.csr_array((matrix.data.astype(dtype), matrix.indices, matrix.indptr), shape=matrix.shape)
+        positions = sp.csr_array((np.arange(matrix.nnz, dtype=np.int32), matrix.indices, matrix.indptr), matrix.shape)
+        by_item = sp.csr_array(positions.T)
+        order = by_item.data
+        transposed = sp.csr_array((by_user.data[order], by_item.indices, by_item.indptr), shape=by_item.shape)
+        return cls(by_user, transposed, order)
+
+
+def check_counts(values: NDArray[Any]) -> None:
+    """Raise ValueError unless every value is a finite number from 0."""
+    if values.dtype.kind not in "biuf":
+        raise ValueError(f"counts have type {values.dtype}; they must be numbers")
+    for problem, is_bad in (
+        ("Negative values in data: count {} at position {}; counts start at 0", lambda v: v < 0),
+        ("Input contains NaN: count {} at position {}; leave out what is unknown", np.isnan),
+        ("Input contains infinity: count {} at position {}; counts are finite", np.isinf),
+    ):
+        bad = np.flatnonzero(is_bad(values))
+        if len(bad):
+            raise ValueError(problem.format(values[bad[0]], bad[0]))
+
+
+def _as_ids(values: ArrayLike | Iterable[Any], what: str) -> Ids:
+    ids = np.asarray(values)
+    if ids.ndim != 1:
+        raise ValueError(f"{what} must be a list of ids; got an array of shape {ids.shape}")
+    return ids
+
+
+def _canonical(matrix: sp.csr_array) -> sp.csr_array:
+    matrix = sp.csr_array(matrix)
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    return matrix
+
+
+def _stored_per_column(matrix: sp.csr_array) -> NDArray[np.intp]:
+    return np.bincount(matrix.indices, minlength=matrix.shape[1])

@@ -1,0 +1,116 @@
+"""The law of a count given its intensity, told through the exposure a that multiplies it.
+
+    y ~ Poisson(a μ),   a ~ p(a)
+
+Inference needs two functions of p(a): what the exposure is thought to be once the count is known, and how probable
+the count is with the exposure integrated out,
+
+    exposure(y, μ)     = E[a | y, μ] = −∂ log_evidence(y, μ)/∂μ
+    log_evidence(y, μ) = ln ∫ aʸ e^(−aμ) p(a) da − ln y!
+
+so that ln p(y | μ) = y ln μ + log_evidence(y, μ). Factorials are Γ functions: y may be any real number from 0.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import betaln, gammaln, xlogy
+
+Array = NDArray[np.floating[Any]]
+
+
+class Likelihood(Protocol):
+    """What inference asks of the law of the counts."""
+
+    @property
+    def concentration(self) -> float:
+        """α: large is close to Poisson, infinity is Poisson."""
+
+    def exposure(self, count: ArrayLike, intensity: ArrayLike) -> Array:
+        """Mean of a given the count, E[a | y, μ]."""
+
+    def log_base(self, count: ArrayLike) -> Array:
+        """The part of `log_evidence` that the intensity does not enter."""
+
+    def log_evidence(self, count: ArrayLike, intensity: ArrayLike) -> Array:
+        """Evaluate ln ∫ aʸ e^(−aμ) p(a) da − ln y!."""
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Exposure 1 for everybody: y ~ Poisson(μ)."""
+
+    @property
+    def concentration(self) -> float:
+        """Infinite: no over-dispersion."""
+        return math.inf
+
+    def exposure(self, count: ArrayLike, intensity: ArrayLike) -> Array:
+        """Return 1, whatever the count."""
+        return np.ones(np.broadcast(count, intensity).shape)
+
+    def log_base(self, count: ArrayLike) -> Array:
+        """Return −ln y!."""
+        return np.asarray(-gammaln(np.add(count, 1.0)))
+
+    def log_evidence(self, count: ArrayLike, intensity: ArrayLike) -> Array:
+        """Return −μ − ln y!."""
+        return self.log_base(count) - intensity
+
+
+@dataclass(frozen=True)
+class NegativeBinomial:
+    """Exposure a ~ Gamma(α, α), so y ~ NB(α, μ/(μ+α)): mean μ, variance μ(1 + μ/α). Eq. (NB).
+
+    Examples
+    --------
+    >>> law = NegativeBinomial(concentration=1.0)
+    >>> law.exposure(count=[0, 2, 20], intensity=2.0).round(2)    # under-exposed, as expected, over-exposed
+    array([0.33, 1.  , 7.  ])
+    """
+
+    concentration: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse an α for which there is no gamma law."""
+        if not 0 < self.concentration < math.inf:
+            raise ValueError(
+                f"concentration is {self.concentration}; it must be a positive number (large is close to Poisson)"
+            )
+
+    def exposure(self, count: ArrayLike, intensity: ArrayLike) -> Array:
+        """Return (α + y)/(α + μ), the mean of q(a) in Eq. (update_a)."""
+        return np.add(self.concentration, count) / np.add(self.concentration, intensity)
+
+    def log_base(self, count: ArrayLike) -> Array:
+        """Return lnΓ(α+y) − lnΓ(α) − ln y!; through the beta function, as the difference cancels for large y."""
+        positive = np.where(np.equal(count, 0), 1.0, count)
+        return np.where(np.equal(count, 0), 0.0, -np.log(positive) - betaln(self.concentration, positive))
+
+    def log_evidence(self, count: ArrayLike, intensity: ArrayLike) -> Array:
+        """Return lnΓ(α+y) − lnΓ(α) − ln y! − y ln(α+μ) − α ln(1 + μ/α)."""
+        α = self.concentration
+        return self.log_base(count) - xlogy(count, np.add(α, intensity)) - α * np.log1p(np.divide(intensity, α))
+
+
+def log_probability(likelihood: Likelihood, count: ArrayLike, intensity: ArrayLike) -> Array:
+    """Return ln p(y | μ), cell by cell."""
+    return np.asarray(xlogy(count, intensity) + likelihood.log_evidence(count, intensity))
+
+
+def divergence(concentration: float, count: ArrayLike, intensity: ArrayLike) -> Array:
+    """Return d_α(y|μ) of the paper's §3.1: −ln p(y | μ) less its smallest value over μ; d_∞ is Kullback-Leibler's.
+
+    >>> float(divergence(1.0, 3.0, 3.0)), float(divergence(1.0, 0.0, 1.0)) > 0
+    (0.0, True)
+    """
+    y, μ = np.asarray(count, float), np.asarray(intensity, float)
+    if concentration == math.inf:
+        return np.asarray(xlogy(y, y / μ) - y + μ)
+    # (α+y) ln((α+y)/(α+μ)) keeps its small differences from 0 as log1p
+    return np.asarray(xlogy(y, y / μ) - (concentration + y) * np.log1p((y - μ) / (concentration + μ)))

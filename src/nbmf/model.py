@@ -1,0 +1,102 @@
+"""The model and where inference stands in it.
+
+    y_ui ~ Poisson(a_ui μ_ui),  a_ui ~ p(a),  μ = W Hᵀ,  w_uk ~ Gamma(α^W, β^W),  h_ik ~ Gamma(α^H, β^H)
+
+Without priors it is the maximum-likelihood form of §3, with them the Bayesian one of §4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nbmf.backends import Backend, Expectation, Sums
+from nbmf.factors import Factor, Gamma, Point, Prior
+from nbmf.interactions import Counts
+from nbmf.likelihood import Likelihood
+from nbmf.ties import Ties
+
+Array = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class Model:
+    """The law of the counts and the priors of the two factors."""
+
+    likelihood: Likelihood
+    user_prior: Prior
+    item_prior: Prior
+
+
+@dataclass(frozen=True)
+class State:
+    """Factors, and what follows from them: all that the next sweep needs.
+
+    expectation : allocations and exposures at these factors
+    objective : ELBO, or log-likelihood for points, at these factors; higher is better
+    log_base : the part of the objective that no factor enters, Σ Likelihood.log_base
+    trail : parameters of earlier states, for algorithms that extrapolate
+    """
+
+    model: Model
+    users: Factor
+    items: Factor
+    ties: Ties | None
+    expectation: Expectation
+    objective: float
+    log_base: float
+    trail: tuple[tuple[Array, ...], ...] = ()
+
+
+def begin(
+    model: Model, counts: Counts, backend: Backend, users: Array, items: Array, ties: Ties | None
+) -> State:
+    """Return the state at a given start, which serves as arithmetic and as geometric means."""
+    values, times = np.unique(counts.by_user.data.astype(np.float64), return_counts=True)
+    log_base = float(model.likelihood.log_base(values) @ times)
+    return observe(model, counts, backend, Point(users), Point(items), ties, log_base)
+
+
+def observe(
+    model: Model,
+    counts: Counts,
+    backend: Backend,
+    users: Factor,
+    items: Factor,
+    ties: Ties | None,
+    log_base: float,
+    *,
+    sum_users: bool = True,
+) -> State:
+    """Confront factors with the data: the one walk gives the latent variables and the objective (math of §4.2).
+
+        ELBO = Σ_ui [y ln λ + log_evidence(y, μ)] − KL(q(W)‖p) − KL(q(H)‖p)
+
+    Points have no KL, and λ = μ makes the rest the log-likelihood.
+    """
+    expectation = backend.expect(counts, users, items, model.likelihood, ties, sum_users=sum_users)
+    objective = log_base + expectation.log_evidence
+    for factor, prior in ((users, model.user_prior), (items, model.item_prior)):
+        if isinstance(factor, Gamma):
+            objective -= factor.divergence(prior)
+    return State(model, users, items, ties, expectation, objective, log_base)
+
+
+def conditional(prior: Prior, sums: Sums, backend: Backend) -> Gamma:
+    """Return q(x) = Gamma(prior shape + allocated, prior rate + exposed): Eqs. (update_w) and (update_h)."""
+    dtype = sums.allocated.dtype
+    return backend.gamma(sums.allocated + dtype.type(prior.shape), sums.exposed + dtype.type(prior.rate))
+
+
+def retie(state: State, ties: Ties, counts: Counts, backend: Backend) -> State:
+    """Tie other items together: the same factors under another bound, whose value is the new objective."""
+    return observe(state.model, counts, backend, state.users, state.items, ties, state.log_base)
+
+
+def with_item_rate(model: Model, items: Factor) -> Model:
+    """Return the model with the β^H that maximizes the ELBO, α^H IK / Σ⟨h_ik⟩: Eq. (update_hyper), corrected."""
+    shape = model.item_prior.shape
+    return replace(model, item_prior=Prior(shape, shape * items.mean.size / items.total))
