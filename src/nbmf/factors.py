@@ -63,23 +63,32 @@ class Prior:
 
 @dataclass(frozen=True)
 class Gamma:
-    """Independent Gamma(shape, rate) posteriors and their moments, which a backend computes (`Backend.gamma`).
+    """Independent gamma posteriors, known by their moments, which a backend computes (`Backend.conditional`).
 
     Attributes
     ----------
-    shape : array rows × K
-    rate : array rows × K, or 1 × K where all rows share it
     mean, geometric_mean : arrays rows × K
+    exposed : array rows × K, or 1 × K where all rows share it; the rate is `prior_rate` + `exposed`
     row_means, row_logs, row_entropies : arrays of one double a row: Σ_k ⟨x⟩, Σ_k ⟨ln x⟩, Σ_k entropy
     """
 
-    shape: Array
-    rate: Array
     mean: Array
     geometric_mean: Array
+    exposed: Array
+    prior_rate: float
     row_means: NDArray[np.float64]
     row_logs: NDArray[np.float64]
     row_entropies: NDArray[np.float64]
+
+    @property
+    def rate(self) -> Array:
+        """Rates, rows × K or 1 × K."""
+        return self.exposed + self.exposed.dtype.type(self.prior_rate)
+
+    @property
+    def shape(self) -> Array:
+        """Shapes, rows × K."""
+        return self.mean * self.rate
 
     @property
     def total(self) -> float:

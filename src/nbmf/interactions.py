@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -59,7 +59,7 @@ class Interactions:
         check_counts(values)
         matrix = sp.csr_array((values, (rows, columns)), shape=(len(user_ids), len(item_ids)))
         n_distinct = len(np.unique(rows.astype(np.int64) * len(item_ids) + columns))
-        return cls(user_ids, item_ids, _canonical(matrix), n_repeated=len(rows) - n_distinct)
+        return cls(user_ids, item_ids, canonical(matrix), n_repeated=len(rows) - n_distinct)
 
     @classmethod
     def from_matrix(
@@ -67,7 +67,7 @@ class Interactions:
     ) -> Interactions:
         """Build from a users × items matrix, dense or scipy sparse; ids default to 0, 1, 2, …"""
         csr = sp.csr_array(matrix, copy=True)
-        check_counts(csr.data)
+        check_matrix(csr)
         n_users, n_items = csr.shape
         user_ids = np.arange(n_users) if users is None else _as_ids(users, "users")
         item_ids = np.arange(n_items) if items is None else _as_ids(items, "items")
@@ -77,7 +77,7 @@ class Interactions:
             if len(np.unique(ids)) != size:
                 values, repeats = np.unique(ids, return_counts=True)
                 raise ValueError(f"{what}: id {values[repeats > 1][0]!r} appears more than once")
-        return cls(user_ids, item_ids, _canonical(csr))
+        return cls(user_ids, item_ids, canonical(csr))
 
     @property
     def n_users(self) -> int:
@@ -144,14 +144,14 @@ class Interactions:
     def _keep(self, stored: NDArray[np.bool_]) -> Interactions:
         rows = np.repeat(np.arange(self.n_users), np.diff(self.matrix.indptr))
         entries = (self.matrix.data[stored], (rows[stored], self.matrix.indices[stored]))
-        return replace(self, matrix=_canonical(sp.csr_array(entries, shape=self.matrix.shape)), n_repeated=0)
+        return replace(self, matrix=canonical(sp.csr_array(entries, shape=self.matrix.shape)), n_repeated=0)
 
     def _select_users(self, rows: NDArray[np.intp]) -> Interactions:
         return replace(self, users=self.users[rows], matrix=self.matrix[rows])
 
     def _select_items(self, columns: NDArray[np.intp]) -> Interactions:
         names = None if self.item_names is None else self.item_names[columns]
-        return replace(self, items=self.items[columns], matrix=_canonical(self.matrix[:, columns]), item_names=names)
+        return replace(self, items=self.items[columns], matrix=canonical(self.matrix[:, columns]), item_names=names)
 
 
 @dataclass(frozen=True)
@@ -161,37 +161,43 @@ class Counts:
     Attributes
     ----------
     by_user : csr_array, users × items, floating point, canonical, no stored zero
-    by_item : csr_array, items × users: the transpose, its non-zeros in the order of items
-    order : for each non-zero of `by_item`, its position among those of `by_user`
+    by_item : csr_array, items × users: where the transpose has non-zeros, and as its values their positions in `by_user`
     """
 
     by_user: sp.csr_array
     by_item: sp.csr_array
-    order: NDArray[np.int32]
 
     @classmethod
     def of(cls, matrix: sp.csr_array, dtype: np.dtype[Any]) -> Counts:
         """Lay out a canonical matrix both ways."""
         by_user = sp.csr_array((matrix.data.astype(dtype), matrix.indices, matrix.indptr), shape=matrix.shape)
-        positions = sp.csr_array((np.arange(matrix.nnz, dtype=np.int32), matrix.indices, matrix.indptr), matrix.shape)
-        by_item = sp.csr_array(positions.T)
-        order = by_item.data
-        transposed = sp.csr_array((by_user.data[order], by_item.indices, by_item.indptr), shape=by_item.shape)
-        return cls(by_user, transposed, order)
+        positions = np.arange(matrix.nnz, dtype=matrix.indices.dtype)
+        by_item = sp.csr_array(sp.csr_array((positions, matrix.indices, matrix.indptr), shape=matrix.shape).T)
+        return cls(by_user, by_item)
 
 
-def check_counts(values: NDArray[Any]) -> None:
-    """Raise ValueError unless every value is a finite number from 0."""
+def check_counts(values: NDArray[Any], where: Callable[[int], str] = "position {}".format) -> None:
+    """Raise ValueError unless every value is a finite number from 0; `where` names the place of the n-th value."""
     if values.dtype.kind not in "biuf":
         raise ValueError(f"counts have type {values.dtype}; they must be numbers")
-    for problem, is_bad in (
-        ("Negative values in data: count {} at position {}; counts start at 0", lambda v: v < 0),
-        ("Input contains NaN: count {} at position {}; leave out what is unknown", np.isnan),
-        ("Input contains infinity: count {} at position {}; counts are finite", np.isinf),
+    for problem, is_bad, remedy in (
+        ("Negative values in data", lambda: values < 0, "counts start at 0"),
+        ("Input contains NaN", lambda: np.isnan(values), "leave out what is unknown"),
+        ("Input contains infinity", lambda: np.isinf(values), "counts are finite"),
     ):
-        bad = np.flatnonzero(is_bad(values))
+        bad = np.flatnonzero(is_bad())
         if len(bad):
-            raise ValueError(problem.format(values[bad[0]], bad[0]))
+            raise ValueError(f"{problem}: count {values[bad[0]]} at {where(int(bad[0]))}; {remedy}")
+
+
+def check_matrix(matrix: sp.csr_array) -> None:
+    """Raise ValueError, with row and column, unless every stored value is a finite number from 0."""
+
+    def where(position: int) -> str:
+        row = int(np.searchsorted(matrix.indptr, position, side="right")) - 1
+        return f"row {row}, column {matrix.indices[position]}"
+
+    check_counts(matrix.data, where)
 
 
 def _as_ids(values: ArrayLike | Iterable[Any], what: str) -> Ids:
@@ -201,7 +207,8 @@ def _as_ids(values: ArrayLike | Iterable[Any], what: str) -> Ids:
     return ids
 
 
-def _canonical(matrix: sp.csr_array) -> sp.csr_array:
+def canonical(matrix: sp.csr_array) -> sp.csr_array:
+    """Sort each row's entries, add up repeated ones and drop stored zeros, in place."""
     matrix = sp.csr_array(matrix)
     matrix.sum_duplicates()
     matrix.eliminate_zeros()

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nbmf.backends import Backend, Expectation, Sums
+from nbmf.backends import Backend, Expectation
 from nbmf.factors import Factor, Gamma, Point, Prior
 from nbmf.interactions import Counts
 from nbmf.likelihood import Likelihood
@@ -83,12 +83,6 @@ def observe(
         if isinstance(factor, Gamma):
             objective -= factor.divergence(prior)
     return State(model, users, items, ties, expectation, objective, log_base)
-
-
-def conditional(prior: Prior, sums: Sums, backend: Backend) -> Gamma:
-    """Return q(x) = Gamma(prior shape + allocated, prior rate + exposed): Eqs. (update_w) and (update_h)."""
-    dtype = sums.allocated.dtype
-    return backend.gamma(sums.allocated + dtype.type(prior.shape), sums.exposed + dtype.type(prior.rate))
 
 
 def retie(state: State, ties: Ties, counts: Counts, backend: Backend) -> State:

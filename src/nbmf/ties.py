@@ -8,6 +8,7 @@ over those cells. Passes then cost O((nnz + U·C)K) instead of O(U·I·K); a clu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,20 +25,15 @@ class Ties:
     labels: NDArray[np.int32]
     n_clusters: int
 
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """Number of items in each cluster."""
-        return np.bincount(self.labels, minlength=self.n_clusters)
+    @cached_property
+    def members(self) -> list[NDArray[np.intp]]:
+        """The items of each cluster."""
+        order = np.argsort(self.labels, kind="stable")
+        return np.split(order, np.cumsum(np.bincount(self.labels, minlength=self.n_clusters))[:-1])
 
     def sum_items(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """Sum rows that belong to items over each cluster, in double precision: items × K → clusters × K."""
-        order = np.argsort(self.labels, kind="stable")
-        starts = np.concatenate([[0], np.cumsum(self.sizes)])
-        totals = np.zeros((self.n_clusters, values.shape[1]))
-        for cluster in range(self.n_clusters):
-            members = order[starts[cluster] : starts[cluster + 1]]
-            totals[cluster] = values[members].sum(axis=0, dtype=np.float64)
-        return totals
+        return np.array([values[items].sum(axis=0, dtype=np.float64) for items in self.members])
 
 
 def tie_items(item_means: NDArray[Any], n_clusters: int, rng: np.random.RandomState) -> Ties:

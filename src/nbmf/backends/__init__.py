@@ -1,6 +1,6 @@
 """Where the passes over the data are done. `reference` says what they mean; the others are held to it.
 
-A backend knows no algorithm and no prior, and outside `reference` it stores no users × items and no non-zeros × K array.
+A backend knows no algorithm; outside `reference` it stores no users × items and no non-zeros × K array.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from nbmf.factors import Factor, Gamma
+from nbmf.factors import Factor, Gamma, Prior
 from nbmf.interactions import Counts
 from nbmf.likelihood import Likelihood
 from nbmf.ties import Ties
@@ -59,8 +59,8 @@ class Backend(Protocol):
     def sum_by_item(self, counts: Counts, expectation: Expectation, user_means: Array) -> Sums:
         """Sum the same allocations and exposures over each item's cells, with the given users' means."""
 
-    def gamma(self, shape: Array, rate: Array) -> Gamma:
-        """Moments of Gamma(shape, rate); rate may be 1 × K."""
+    def conditional(self, prior: Prior, sums: Sums) -> Gamma:
+        """Return Gamma(prior shape + allocated, prior rate + exposed) with its moments: Eqs. (update_w), (update_h)."""
 
 
 def make_backend(name: str, n_threads: int | None = None) -> Backend:

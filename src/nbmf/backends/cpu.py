@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from nbmf.backends import Sums, kernels
-from nbmf.factors import Factor, Gamma
+from nbmf.factors import Factor, Gamma, Prior
 from nbmf.interactions import Counts
 from nbmf.likelihood import Likelihood
 from nbmf.ties import Ties
@@ -80,7 +80,7 @@ class Cpu:
         item_means: Array | None = items.mean
         log_evidence = np.zeros(by_user.shape[0])
         total = 0.0
-        unseen = labels = sizes = sums = columns = None
+        unseen = labels = sizes = None
         if α == np.inf:
             user_means = item_means = None
             exposed = self._sum_rows(items.mean).astype(dtype)[None, :]
@@ -89,20 +89,24 @@ class Cpu:
             exposed, logs = self._expose_unseen(users.mean, items.mean, items.mean, α, logs=True)
             total = -α * float(logs.sum())
         else:
+            labels, sizes = ties.labels, np.array(list(map(len, ties.members)), dtype)
+            sums = ties.sum_items(items.mean).astype(dtype)
+            unseen = self._multiply(users.mean, sums.T)
             exposed = np.zeros_like(users.mean)
-            unseen = np.empty((len(users.mean), ties.n_clusters), dtype)
-            labels, sizes, sums = ties.labels, ties.sizes.astype(dtype), ties.sum_items(items.mean).astype(dtype)
-            columns = np.ascontiguousarray(sums.T)
         cells = np.empty((by_user.nnz, 1 if user_means is None else 2), dtype)
         allocated = np.empty_like(users.mean) if sum_users else None
         self._share_out(
             kernels.expect_rows, self._bounds(by_user.indptr), by_user.indptr, by_user.indices, by_user.data,
             users.geometric_mean, items.geometric_mean, user_means, item_means, dtype.type(α), LEAST_INTENSITY[dtype],
-            labels, sizes, sums, columns, cells, unseen, allocated, exposed, log_evidence,
+            labels, sizes, cells, unseen, allocated, exposed, log_evidence,
         )  # fmt: skip
         total += float(log_evidence.sum())
-        user_sums = None if allocated is None else Sums(allocated, exposed)
-        return SparseExpectation(users, items, α, ties, cells, unseen, user_sums, total)
+        if allocated is None:
+            return SparseExpectation(users, items, α, ties, cells, unseen, None, total)
+        if unseen is not None:
+            # Σ_c A_uc S_c counts the seen cells too, which `cells` take off again; below 0 is rounding
+            exposed = self._multiply(unseen, sums, exposed)
+        return SparseExpectation(users, items, α, ties, cells, unseen, Sums(allocated, exposed), total)
 
     def sum_by_item(self, counts: Counts, expectation: SparseExpectation, user_means: Array) -> Sums:
         """Sum the same allocations and exposures for each item, Eq. (update_h)."""
@@ -118,19 +122,20 @@ class Cpu:
             exposed = self._sum_rows(user_means, expectation.unseen).astype(dtype)[ties.labels]
         allocated = np.empty_like(items.mean)
         self._share_out(
-            kernels.sum_rows, self._bounds(by_item.indptr), by_item.indptr, by_item.indices, counts.order,
+            kernels.sum_rows, self._bounds(by_item.indptr), by_item.indptr, by_item.indices, by_item.data,
             expectation.cells, items.geometric_mean, users.geometric_mean, weights, allocated, exposed,
         )  # fmt: skip
         return Sums(allocated, exposed)
 
-    def gamma(self, shape: Array, rate: Array) -> Gamma:
-        """Moments of Gamma(shape, rate), to double precision before they are rounded to the factors' own."""
-        n_rows, shared = len(shape), len(rate) == 1
-        mean, geometric_mean = np.empty_like(shape), np.empty_like(shape)
-        row_means, row_logs, row_entropies = np.empty(n_rows), np.empty(n_rows), np.empty(n_rows)
-        moments = (mean, geometric_mean, row_means, row_logs, row_entropies)
-        self._share_out(kernels.gamma_rows, self._bounds(np.zeros(n_rows + 1)), shape, rate, shared, *moments)
-        return Gamma(shape, rate, *moments)
+    def conditional(self, prior: Prior, sums: Sums) -> Gamma:
+        """Return the posterior and its moments, in double precision until they are stored."""
+        mean, geometric_mean = np.empty_like(sums.allocated), np.empty_like(sums.allocated)
+        rows = [np.empty(len(mean)) for _ in range(3)]
+        self._share_out(
+            kernels.gamma_rows, self._bounds(np.zeros(len(mean) + 1)), float(prior.shape), float(prior.rate), *sums,
+            len(sums.exposed) < len(mean), mean, geometric_mean, *rows,
+        )  # fmt: skip
+        return Gamma(mean, geometric_mean, sums.exposed, prior.rate, *rows)
 
     def _expose_unseen(
         self, rows: Array, columns: Array, weights: Array, α: float, *, logs: bool
@@ -154,6 +159,22 @@ class Cpu:
         with self._blas.limit(limits=1, user_api="blas"):
             self._run(expose_rows, range(0, len(rows), TILE_ROWS))
         return exposed, row_logs
+
+    def _multiply(self, left: Array, right: Array, offset: Array | None = None) -> Array:
+        """Return left @ right, or max(left @ right + offset, 0), by blocks of rows."""
+        product = np.empty((len(left), right.shape[1]), left.dtype) if offset is None else offset
+
+        def multiply_block(top: int) -> None:
+            block = slice(top, top + BLOCK_ROWS)
+            if offset is None:
+                np.matmul(left[block], right, out=product[block])
+            else:
+                product[block] += left[block] @ right
+                np.maximum(product[block], 0, out=product[block])
+
+        with self._blas.limit(limits=1, user_api="blas"):
+            self._run(multiply_block, range(0, len(left), BLOCK_ROWS))
+        return product
 
     def _sum_rows(self, values: Array, weights: Array | None = None) -> NDArray[np.float64]:
         """Σ over rows of values, or of weightsᵀ values: rows by blocks in single precision, blocks in double."""

@@ -16,17 +16,22 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 RUN = 128
-AHEAD = 8  # non-zeros between asking for a factor row and using it: 4 was 15 % slower, 16 no faster
+AHEAD = 16  # non-zeros between asking for a factor row and using it
 CACHE_LINE = 64
 
-# Sums may be reordered (else no dot product is vectorized), but NaN and infinity keep their meaning.
-compiled: Callable[[Any], Any] = numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz", "arcp"})
-compiled_as_written: Callable[[Any], Any] = numba.njit(cache=True, nogil=True)
+# Sums may be reordered (else no dot product is vectorized), but NaN and infinity keep their meaning; division by zero
+# gives infinity as in NumPy (a test for it would keep loops from being vectorized).
+_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
+compiled: Callable[[Any], Any] = numba.njit(fastmath={"reassoc", "contract", "nsz", "arcp"}, **_OPTIONS)
+compiled_as_written: Callable[[Any], Any] = numba.njit(**_OPTIONS)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _prefetch(typing: Any, array: Any, row: Any, column: Any) -> Any:
-    """Ask the memory for array[row, column] ahead of its use: the gathered rows follow no pattern hardware sees."""
+    """Ask the memory for array[row, column] ahead of its use: the gathered rows follow no pattern hardware sees.
+
+    Asking the first-level cache allows fewer rows under way at a time: 0.113 s against 0.072 s for the items' walk.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         held = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -36,7 +41,7 @@ def _prefetch(typing: Any, array: Any, row: Any, column: Any) -> Any:
         flag = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [address.type, flag, flag, flag])
         fetch = builder.module.declare_intrinsic("llvm.prefetch", [address.type], kind)
-        builder.call(fetch, [address, flag(0), flag(3), flag(1)])  # for reading, keep in every cache, data
+        builder.call(fetch, [address, flag(0), flag(2), flag(1)])  # for reading; into the second cache; data
         return context.get_dummy_value()
 
     return types.void(array, row, column), generate
@@ -86,8 +91,13 @@ def exp(x):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def gamma_rows(start, stop, shape, rate, shared, mean, geometric_mean, row_means, row_logs, row_entropies):  # type: ignore[no-untyped-def]
-    """Moments of Gamma(shape, rate). ψ and lnΓ by Stirling's series at z = shape + 8, then eight steps down:
+def gamma_rows(  # type: ignore[no-untyped-def]
+    start, stop, prior_shape, prior_rate, allocated, exposed, shared, mean, geometric_mean,
+    row_means, row_logs, row_entropies,
+):  # fmt: skip
+    """Moments of Gamma(a, b), a = prior_shape + allocated, b = prior_rate + exposed; `shared`: one b for all rows.
+
+    ψ and lnΓ by Stirling's series at z = a + 8, then eight steps down:
 
         ψ(a) = ψ(z) − D/P,   lnΓ(a) = lnΓ(z) − ln P,   P = a(a+1)…(a+7),  D = dP/da
         entropy = a − ln b + lnΓ(a) + (1−a)ψ(a)
@@ -95,12 +105,12 @@ def gamma_rows(start, stop, shape, rate, shared, mean, geometric_mean, row_means
 
     where ψ(z) = ln z − ε and lnΓ(z) = (z−½) ln z − z + ½ ln 2π + δ: terms of size a ln a never appear, so none cancel.
     """
-    n_components = shape.shape[1]
+    n_components = mean.shape[1]
     for row in range(start, stop):
         rate_row = 0 if shared else row
         sum_mean, sum_log, sum_entropy = 0.0, 0.0, 0.0
         for k in range(n_components):
-            a, b = np.float64(shape[row, k]), np.float64(rate[rate_row, k])
+            a, b = prior_shape + allocated[row, k], prior_rate + exposed[rate_row, k]
             product, slope = a, 1.0
             for step in range(1, 8):
                 slope = slope * (a + step) + product
@@ -136,104 +146,117 @@ def _dot(a, i, b, j):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _fetch(array, row):  # type: ignore[no-untyped-def]
-    for column in range(0, array.shape[1], CACHE_LINE // array.itemsize):
+def _fetch(array, row, line):  # type: ignore[no-untyped-def]
+    for column in range(0, array.shape[1], line):
         _prefetch(array, row, column)
+
+
+@compiled
+def _add_rows(total, run, table, indices, first, last, weights):  # type: ignore[no-untyped-def]
+    """Add Σ_p weights[p − first] · table[indices[p]], p from first to last, to `total` by way of `run`.
+
+    Four rows at a time: the running sum is then loaded and stored a quarter as often (0.021 s against 0.033 s).
+    """
+    for k in range(table.shape[1]):
+        run[k] = 0
+    fours = last - (last - first) % 4
+    for p in range(first, fours, 4):
+        a, b, c, d = indices[p], indices[p + 1], indices[p + 2], indices[p + 3]
+        wa, wb, wc, wd = weights[p - first], weights[p + 1 - first], weights[p + 2 - first], weights[p + 3 - first]
+        for k in range(table.shape[1]):
+            run[k] += wa * table[a, k] + wb * table[b, k] + wc * table[c, k] + wd * table[d, k]
+    for p in range(fours, last):
+        a, wa = indices[p], weights[p - first]
+        for k in range(table.shape[1]):
+            run[k] += wa * table[a, k]
+    for k in range(table.shape[1]):
+        total[k] += run[k]
 
 
 @compiled
 def expect_rows(  # type: ignore[no-untyped-def]
     start, stop, indptr, indices, counts, users, items, user_means, item_means, concentration, least,
-    labels, cluster_sizes, cluster_sums, cluster_columns, cells, unseen, allocated, exposed, log_evidence,
+    labels, cluster_sizes, cells, unseen, allocated, exposed, log_evidence,
 ):  # fmt: skip
     """For each user, the latent variables of the non-zeros, then the user's two sums and part of the objective.
 
     cells[p, 0] = y/λ. cells[p, 1] = by how much ⟨a⟩ of non-zero p exceeds that of an unseen cell: y/(α+μ) if exposures
-    are exact, ⟨a⟩ − A_uc if tied; unseen[u, c] = A_uc. `users` and `items` are geometric means. Left out as None: the
-    means (Poisson: ⟨a⟩ = 1), `unseen` and the clusters (exact), `allocated` and `exposed` (no sums wanted).
-    `exposed` and `log_evidence` are added to: they come with what the unseen cells contribute if exact.
+    are exact, ⟨a⟩ − A_uc if tied. `unseen` comes with ⟨w_u⟩·S_c and leaves with A_uc. `exposed` and `log_evidence` are
+    added to. `users` and `items` are geometric means. Left out as None: the means and `exposed` (Poisson: ⟨a⟩ = 1),
+    `unseen` and the clusters (exact), `allocated` (no sums wanted).
     """
-    n_components = users.shape[1]
+    n_components, end, line = users.shape[1], indptr[stop] - 1, CACHE_LINE // users.itemsize
     zero, one = users.dtype.type(0), users.dtype.type(1)
-    row_allocated, row_exposed = np.empty(n_components, users.dtype), np.empty(n_components, users.dtype)
-    sum_allocated, sum_exposed = np.empty(n_components), np.empty(n_components)
+    sum_allocated, sum_exposed, row = np.empty(n_components), np.empty(n_components), np.empty(n_components, users.dtype)
+    longest = 0
+    for user in range(start, stop):
+        longest = max(longest, indptr[user + 1] - indptr[user])
+    geometric_intensity, intensity = np.empty(longest, users.dtype), np.empty(longest, users.dtype)
     if unseen is not None:
-        n_clusters = unseen.shape[1]
-        pooled, n_unseen = np.empty(n_clusters, users.dtype), np.empty(n_clusters, users.dtype)
+        n_unseen = np.empty(unseen.shape[1], users.dtype)
     for user in range(start, stop):
         first, last = indptr[user], indptr[user + 1]
 
-        # λ and μ of each non-zero, for the moment in the cells
+        # λ and μ of each non-zero
         for p in range(first, last):
-            ahead = indices[min(p + AHEAD, last - 1)]
-            _fetch(items, ahead)
+            ahead = indices[min(p + AHEAD, end)]
+            _fetch(items, ahead, line)
             # underflow can make λ 0 (a prior shape of 0.01 in float32); y/λ must stay finite
-            cells[p, 0] = max(_dot(users, user, items, indices[p]), least)
+            geometric_intensity[p - first] = max(_dot(users, user, items, indices[p]), least)
             if user_means is not None:
-                _fetch(item_means, ahead)
-                cells[p, 1] = _dot(user_means, user, item_means, indices[p])
+                _fetch(item_means, ahead, line)
+                intensity[p - first] = _dot(user_means, user, item_means, indices[p])
 
         # A_uc from the mean intensity m_uc of the unseen cells
         total = 0.0
         if unseen is not None:
-            for c in range(n_clusters):
-                pooled[c] = zero
+            for c in range(len(n_unseen)):
                 n_unseen[c] = cluster_sizes[c]
-            for k in range(n_components):
-                for c in range(n_clusters):
-                    pooled[c] += user_means[user, k] * cluster_columns[k, c]
             for p in range(first, last):
-                pooled[labels[indices[p]]] -= cells[p, 1]
-                n_unseen[labels[indices[p]]] -= one
-            for c in range(n_clusters):
+                c = labels[indices[p]]
+                unseen[user, c] -= intensity[p - first]
+                n_unseen[c] -= one
+            for c in range(len(n_unseen)):
                 # below 0 is rounding; a user who took the whole cluster has no unseen cell in it
-                mean = max(pooled[c], zero) / max(n_unseen[c], one)
+                mean = max(unseen[user, c], zero) / max(n_unseen[c], one)
                 unseen[user, c] = concentration / (concentration + mean) if n_unseen[c] > zero else zero
                 total -= concentration * n_unseen[c] * log(1.0 + np.float64(mean) / concentration)
 
-        # y/λ, ⟨a⟩ and the objective's terms y ln λ + log_evidence(y, μ)
+        # the objective's terms y ln λ + log_evidence(y, μ)
+        if user_means is None:
+            for p in range(first, last):
+                total += counts[p] * log(np.float64(geometric_intensity[p - first]))
+        else:
+            for p in range(first, last):
+                λ, μ = np.float64(geometric_intensity[p - first]), np.float64(intensity[p - first])
+                total += counts[p] * log(λ / (concentration + μ))
+                if unseen is not None:
+                    total -= concentration * log(1.0 + μ / concentration)
+        log_evidence[user] += total
+
+        # y/λ and ⟨a⟩
         for p in range(first, last):
-            count, intensity = counts[p], cells[p, 0]
-            cells[p, 0] = count / intensity
-            if user_means is None:
-                total += count * log(np.float64(intensity))
-            else:
-                inverse = one / (concentration + cells[p, 1])
-                total += count * log(np.float64(intensity) * np.float64(inverse))
+            count = counts[p]
+            cells[p, 0] = count / geometric_intensity[p - first]
+            if user_means is not None:
+                inverse = one / (concentration + intensity[p - first])
                 if unseen is None:
                     cells[p, 1] = count * inverse
                 else:
-                    total -= concentration * log(1.0 + np.float64(cells[p, 1]) / concentration)
                     cells[p, 1] = (concentration + count) * inverse - unseen[user, labels[indices[p]]]
-        log_evidence[user] += total
 
         if allocated is not None:
             sum_allocated[:] = 0.0
             sum_exposed[:] = 0.0
-            if unseen is not None:
-                row_exposed[:] = zero
-                for c in range(n_clusters):
-                    for k in range(n_components):
-                        row_exposed[k] += unseen[user, c] * cluster_sums[c, k]
-                for k in range(n_components):
-                    sum_exposed[k] = row_exposed[k]
             for run in range(first, last, RUN):
-                row_allocated[:] = zero
-                row_exposed[:] = zero
-                for p in range(run, min(run + RUN, last)):
-                    for k in range(n_components):
-                        row_allocated[k] += cells[p, 0] * items[indices[p], k]
-                    if user_means is not None:
-                        for k in range(n_components):
-                            row_exposed[k] += cells[p, 1] * item_means[indices[p], k]
-                for k in range(n_components):
-                    sum_allocated[k] += row_allocated[k]
-                    sum_exposed[k] += row_exposed[k]
+                run_end = min(run + RUN, last)
+                _add_rows(sum_allocated, row, items, indices, run, run_end, cells[run:run_end, 0])
+                if user_means is not None:
+                    _add_rows(sum_exposed, row, item_means, indices, run, run_end, cells[run:run_end, 1])
             for k in range(n_components):
                 allocated[user, k] = users[user, k] * sum_allocated[k]
                 if user_means is not None:
-                    # below 0 is rounding: a user who took nearly all of a cluster
-                    exposed[user, k] = max(exposed[user, k] + sum_exposed[k], 0.0)
+                    exposed[user, k] += sum_exposed[k]
 
 
 @compiled
@@ -244,7 +267,7 @@ def sum_rows(  # type: ignore[no-untyped-def]
 
     `exposed` is added to: it comes with what the unseen cells contribute. `user_means` is None for Poisson.
     """
-    n_components = users.shape[1]
+    n_components, end, line = users.shape[1], indptr[stop] - 1, CACHE_LINE // users.itemsize
     zero = users.dtype.type(0)
     row_allocated, row_exposed = np.empty(n_components, users.dtype), np.empty(n_components, users.dtype)
     sum_allocated, sum_exposed = np.empty(n_components), np.empty(n_components)
@@ -256,22 +279,24 @@ def sum_rows(  # type: ignore[no-untyped-def]
             row_allocated[:] = zero
             row_exposed[:] = zero
             for p in range(run, min(run + RUN, last)):
-                _prefetch(cells, order[min(p + 2 * AHEAD, last - 1)], 0)
-                ahead = indices[min(p + AHEAD, last - 1)]
-                cell, user = order[p], indices[p]
-                _fetch(users, ahead)
+                _prefetch(cells, order[min(p + 2 * AHEAD, end)], 0)
+                ahead = indices[min(p + AHEAD, end)]
+                user, share = indices[p], cells[order[p], 0]
+                _fetch(users, ahead, line)
                 for k in range(n_components):
-                    row_allocated[k] += cells[cell, 0] * users[user, k]
+                    row_allocated[k] += share * users[user, k]
                 if user_means is not None:
-                    _fetch(user_means, ahead)
+                    excess = cells[order[p], 1]
+                    _fetch(user_means, ahead, line)
                     for k in range(n_components):
-                        row_exposed[k] += cells[cell, 1] * user_means[user, k]
+                        row_exposed[k] += excess * user_means[user, k]
             for k in range(n_components):
                 sum_allocated[k] += row_allocated[k]
                 sum_exposed[k] += row_exposed[k]
         for k in range(n_components):
             allocated[item, k] = items[item, k] * sum_allocated[k]
             if user_means is not None:
+                # below 0 is rounding: an item that nearly all took, whose unseen cells were counted with its cluster
                 exposed[item, k] = max(exposed[item, k] + sum_exposed[k], 0.0)
 
 

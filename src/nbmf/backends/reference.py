@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import digamma, gammaln, xlogy
 
 from nbmf.backends import Sums
-from nbmf.factors import Factor, Gamma
+from nbmf.factors import Factor, Gamma, Prior
 from nbmf.interactions import Counts
 from nbmf.likelihood import Likelihood
 from nbmf.ties import Ties
@@ -67,14 +67,15 @@ class Reference:
         allocated = expectation.items.geometric_mean * (share.T @ expectation.users.geometric_mean)
         return Sums(allocated, exposure.T @ user_means)
 
-    def gamma(self, shape: Array, rate: Array) -> Gamma:
-        """Moments by scipy.special."""
+    def conditional(self, prior: Prior, sums: Sums) -> Gamma:
+        """Eqs. (update_w) and (update_h), with the moments by scipy.special."""
+        shape, rate = prior.shape + sums.allocated, prior.rate + sums.exposed
         double_shape, log_rate = shape.astype(np.float64), np.log(rate.astype(np.float64))
         mean_log = digamma(double_shape) - log_rate
         entropy = double_shape - log_rate + gammaln(double_shape) + (1 - double_shape) * digamma(double_shape)
         mean, geometric_mean = shape / rate, np.exp(mean_log).astype(shape.dtype)
-        row_means = mean.sum(axis=1, dtype=np.float64)
-        return Gamma(shape, rate, mean, geometric_mean, row_means, mean_log.sum(axis=1), entropy.sum(axis=1))
+        rows = (mean.sum(axis=1, dtype=np.float64), mean_log.sum(axis=1), entropy.sum(axis=1))
+        return Gamma(mean, geometric_mean, sums.exposed, prior.rate, *rows)
 
 
 def pool_unseen(intensity: Array, unseen: NDArray[np.bool_], ties: Ties) -> Array:

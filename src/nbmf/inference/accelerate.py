@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nbmf.backends import Backend
-from nbmf.factors import Factor, Gamma, Point
+from nbmf.backends import Backend, Sums
+from nbmf.factors import Factor, Gamma, Point, Prior
 from nbmf.inference.run import Algorithm
 from nbmf.interactions import Counts
 from nbmf.model import State, observe
@@ -79,7 +79,9 @@ def _at(parameters: list[Array], state: State, counts: Counts, backend: Backend)
     users: Factor
     items: Factor
     if isinstance(state.users, Gamma):
-        users, items = backend.gamma(*parameters[:2]), backend.gamma(*parameters[2:])
+        nothing = Prior(shape=0.0, rate=0.0)
+        users = backend.conditional(nothing, Sums(*parameters[:2]))
+        items = backend.conditional(nothing, Sums(*parameters[2:]))
     else:
         users, items = (Point(value) for value in parameters)
     return observe(state.model, counts, backend, users, items, state.ties, state.log_base)

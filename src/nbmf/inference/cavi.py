@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from nbmf.backends import Backend
 from nbmf.interactions import Counts
-from nbmf.model import State, conditional, observe, with_item_rate
+from nbmf.model import State, observe, with_item_rate
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class CAVI:
     def step(self, state: State, counts: Counts, backend: Backend) -> State:
         """Return the state after one sweep."""
         model = with_item_rate(state.model, state.items)  # Eq. (update_hyper)
-        users = conditional(model.user_prior, state.expectation.user_sums, backend)  # Eq. (update_w)
+        users = backend.conditional(model.user_prior, state.expectation.user_sums)  # Eq. (update_w)
         item_sums = backend.sum_by_item(counts, state.expectation, users.mean)
-        items = conditional(model.item_prior, item_sums, backend)  # Eq. (update_h)
+        items = backend.conditional(model.item_prior, item_sums)  # Eq. (update_h)
         return observe(model, counts, backend, users, items, state.ties, state.log_base)  # Eqs. (update_c), (update_a)

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nbmf.backends import Backend
 from nbmf.interactions import Counts
-from nbmf.model import State
+from nbmf.model import State, retie
+from nbmf.ties import REFRESHED_AFTER, Ties
+
+Array = NDArray[np.floating[Any]]
 
 ROUNDING = 32  # in units of the last place of (|objective| + total count), the size of the terms that are summed
 
@@ -52,17 +56,17 @@ def run(
     *,
     max_iter: int,
     tol: float,
-    retie: Callable[[State], State] | None = None,
-    retie_after: tuple[int, ...] = (),
+    tie: Callable[[Array], Ties] | None = None,
     report: Callable[[int, float], None] = lambda sweep, objective: None,
 ) -> Run:
     """Sweep until the objective's relative increase is below `tol` (the paper's τ), or `max_iter` times.
 
-    `retie` refreshes tied exposures after the sweeps `retie_after`; a run that would stop before the last of them
-    refreshes once more instead and goes on with those ties. Ctrl-C ends the run with the last finished sweep.
+    `tie` makes ties from the items' means: they are refreshed after the sweeps `ties.REFRESHED_AFTER`, and a run that
+    would stop before the last of those refreshes once more instead and goes on with what it got. Ctrl-C ends the run
+    with the last finished sweep.
     """
     objectives: list[float] = []
-    pending = [sweep for sweep in retie_after if retie is not None]
+    pending = REFRESHED_AFTER if tie is not None else ()
     total_count = float(counts.by_user.data.sum(dtype=np.float64))
     precision = ROUNDING * float(np.finfo(counts.by_user.dtype).eps)
     try:
@@ -78,10 +82,10 @@ def run(
             state = after
             objectives.append(state.objective)
             report(len(objectives), state.objective)
-            if pending and retie is not None:
+            if pending and tie is not None:
                 if settled or len(objectives) == pending[0]:
-                    state = retie(state)
-                    pending = [] if settled else pending[1:]
+                    state = retie(state, tie(state.items.mean), counts, backend)
+                    pending = () if settled else pending[1:]
             elif settled:
                 return Run(state, objectives, Ending.CONVERGED)
     except KeyboardInterrupt:

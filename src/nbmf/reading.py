@@ -1,0 +1,507 @@
+"""Read who took what, how often, from a file or a data frame: `read_interactions`, the only reader of user files.
+
+DuckDB does the bulk, but it only cuts a text file into lines: each line is split and checked by our own rules, since
+its guesses change data in silence ('2.5' becomes 3, a blank line is dropped). At the first sign of trouble, and for
+quoted fields, the file is read again by Python's csv module, which is slow but knows the number of every line.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import gzip
+import math
+import os
+import re
+import struct
+import tempfile
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from nbmf.interactions import Ids, Interactions
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+_LARGEST = 2**63 - 1
+_LONGEST_LINE = 131_072  # bytes; the csv module's own limit for a field
+_HEAD_LINES = 200
+_STARTS = {"parquet": b"PAR1", "gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
+_EXTENSIONS = {".parquet": "parquet", ".gz": "gzip", ".zst": "zstd"}
+_INTEGER = re.compile("-?[0-9]+")
+# what a count column may hold, right or wrong; no column is called like this
+_NUMBER_LIKE = re.compile(r"\s*([-+.]?\d.*|[-+]?inf(inity)?|nan|null|none|n/?a|)\s*", re.IGNORECASE)
+# patterns for names without case, blanks and punctuation
+_KNOWN_NAMES = {
+    "user": "uid who users? (user|customer|household|visitor|listener|client|member|person)(id)?",
+    "item": "iid sku what items? (item|song|track|artist|product|movie|book|article|page)(id)?",
+    "count": "n counts? plays playcounts? listens times quantity qty freq frequency clicks hits views purchases",
+}
+
+
+class ReadError(ValueError):
+    """What was given cannot be read; the message names the file, the line, the value and the way out."""
+
+
+class MissingFileError(ReadError, FileNotFoundError):
+    """There is no such file."""
+
+
+class _Layout(NamedTuple):
+    delimiter: str
+    width: int
+    has_header: bool
+    columns: dict[str, int]  # positions of user, item and count; without a count, each row counts 1
+
+
+class _Table(NamedTuple):
+    name: str
+    relation: str
+    columns: dict[str, tuple[str, str]]  # SQL and type; TEXT is text from a file, which may stand for integers
+    place: str = "row {} (from 0)"
+    position: str | None = None  # SQL for the number in the place
+
+
+def read_interactions(
+    source: Any, *, user: str | None = None, item: str | None = None, count: str | None = None
+) -> Interactions:
+    """Read interactions from a text or parquet file, or from a data frame.
+
+    Parameters
+    ----------
+    source : path to a csv, tsv, txt (also .gz, .zst) or parquet file, or a pandas, polars, pyarrow or other data
+        frame with `__arrow_c_stream__`. Delimiter and header of a text file are recognised from its first lines.
+    user, item, count : names of the columns; those not given are recognised by common names (user_id, song, plays,
+        …), in a file without header by position. Without a count column each row counts 1.
+
+    Returns
+    -------
+    Interactions with sorted ids. Integer ids are int64 arrays, and so are ids in text files if every one is a plain
+    integer; all others are object arrays of str, untouched ('007' stays '007'), so that one long id does not make
+    all of them long. Repeated pairs are added up and counted in `n_repeated`. A count of 0 keeps its ids. What
+    cannot be taken as it stands raises ReadError, a ValueError; nothing is dropped or converted.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "plays.tsv")
+    ...     _ = path.write_text("ann\\tjazz\\t3\\nbob\\tjazz\\t1\\nann\\tfolk\\t12\\n")
+    ...     data = read_interactions(path)
+    >>> data
+    Interactions(2 users × 2 items, 3 non-zero counts, total 16)
+    >>> data.users
+    array(['ann', 'bob'], dtype=object)
+    """
+    named = {"user": user, "item": item, "count": count}
+    if hasattr(source, "__arrow_c_stream__"):
+        with _connection("data frame") as connection:
+            # only its stream: of the frames that it knows, DuckDB guesses types in ways of its own
+            connection.register("frame", SimpleNamespace(__arrow_c_stream__=source.__arrow_c_stream__))
+            connection.execute("CREATE TEMP TABLE loaded AS SELECT * FROM frame")
+            return _read_typed(connection, "data frame", "loaded", "rowid", named)
+    if not isinstance(source, str | os.PathLike):
+        raise TypeError(f"cannot read interactions from a {type(source).__name__}; give a path or a data frame")
+    path = os.fsdecode(source)
+    packing = _packing(path)
+    with _connection(path) as connection:
+        if packing == "parquet":
+            relation = f"read_parquet({_literal(path)}, file_row_number=true, hive_partitioning=false)"
+            return _read_typed(connection, path, relation, "file_row_number", named)
+        return _TextFile(connection, path, packing).read(named)
+
+
+@contextmanager
+def _connection(name: str) -> Iterator[DuckDBPyConnection]:
+    import duckdb  # noqa: PLC0415 - slow to import
+
+    with tempfile.TemporaryDirectory(prefix="nbmf-") as spill:
+        config: dict[str, Any] = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
+        try:
+            with duckdb.connect(":memory:", config=config | {"temp_directory": spill}) as connection:
+                connection.execute("SET enable_progress_bar = false")
+                # else a join may hold all rows and look up the ids in them, not the other way round
+                connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
+                yield connection
+        except duckdb.Error as error:
+            reason = " ".join(str(error).split())[:300]
+            raise ReadError(f"{name}: cannot be read (damaged, or of a kind not known here): {reason}") from error
+
+
+def _packing(path: str) -> str:
+    """How the file is packed, by its first bytes; a name that promises something else is an error."""
+    if not os.path.exists(path):
+        raise MissingFileError(f"{path}: there is no such file")
+    if not os.path.isfile(path):
+        raise ReadError(f"{path}: is a {'directory' if os.path.isdir(path) else 'device'}; name one file")
+    with open(path, "rb") as stream:
+        start = stream.read(4)
+    if not start:
+        raise ReadError(f"{path}: is empty (0 bytes)")
+    packing = next((packing for packing, bytes_ in _STARTS.items() if start.startswith(bytes_)), "none")
+    promised = _EXTENSIONS.get(os.path.splitext(path)[1].lower(), packing)
+    if promised != packing:
+        raise ReadError(f"{path}: is damaged or misnamed: it does not start like a {promised} file")
+    return packing
+
+
+def _literal(path: str) -> str:
+    # brackets keep DuckDB from taking * ? [ in a file name as a pattern
+    return "'" + re.sub(r"([*?\[])", r"[\1]", os.path.abspath(path)).replace("'", "''") + "'"
+
+
+class _TextFile(NamedTuple):
+    connection: DuckDBPyConnection
+    path: str
+    packing: str
+
+    def read(self, named: dict[str, str | None]) -> Interactions:
+        n_lines = self.check()
+        layout = _recognise(self.path, list(islice(self.lines(), _HEAD_LINES)), named)
+        with suppress(Exception):  # whatever it was, a careful look names it, or finds nothing wrong
+            return _gather(self.connection, *self.fast_table(layout, n_lines))
+        return self.read_carefully(layout)
+
+    def open(self) -> Any:
+        return gzip.open(self.path) if self.packing == "gzip" else open(self.path, "rb")
+
+    def check(self) -> int | None:
+        """Check checksums and ends, which DuckDB does not; count the lines up to the last that is not blank."""
+        n_ends, tail = 0, b""
+        try:
+            if self.packing == "zstd":
+                _check_zstd_frames(self.path)
+                return None
+            with self.open() as stream:
+                while block := stream.read(1 << 20):
+                    n_ends, tail = n_ends + block.count(b"\n"), (tail + block)[-1000:]
+        except (EOFError, gzip.BadGzipFile, zlib.error, struct.error) as error:
+            raise ReadError(f"{self.path}: is damaged or cut short ({error}); fetch or pack it again") from error
+        return n_ends - tail[len(tail.rstrip(b"\r\n")) :].count(b"\n") + 1
+
+    def raw_lines(self) -> Iterator[bytes]:
+        if self.packing != "zstd":
+            with self.open() as stream:
+                yield from iter(lambda: stream.readline(_LONGEST_LINE + 1), b"")
+            return
+        result = self.connection.cursor().execute(f"SELECT line FROM {self.lines_sql()}")
+        while batch := result.fetchmany(1000):
+            for (line,) in batch:
+                if line and line.count('"') % 2:  # the bytes that end the line are lost here
+                    raise ReadError(f"{self.path}: has line breaks inside quotes; decompress it, then read it")
+                yield (line or "").encode() + b"\n"
+
+    def lines(self) -> Iterator[str]:
+        """Every line with its end; what is not text is named by line and byte."""
+        offset = 0
+        for number, raw in enumerate(self.raw_lines(), 1):
+            where = f"{self.path}, line {number}"
+            if len(raw) > _LONGEST_LINE:
+                raise ReadError(f"{where}: is longer than {_LONGEST_LINE} bytes; this is no table of users and items")
+            if b"\0" in raw:
+                raise ReadError(f"{where}: NUL at byte {offset + raw.index(0)}, so not text; convert it to UTF-8")
+            try:
+                text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                byte = f"byte {offset + error.start} (0x{raw[error.start]:02x})"
+                raise ReadError(f"{where}: {byte} is not UTF-8 text; convert it: iconv -f LATIN1 -t UTF-8") from None
+            if "\r" in text.rstrip("\r\n") and '"' not in text:
+                raise ReadError(f"{where}: has a carriage return inside; end lines with LF or CRLF")
+            offset += len(raw)
+            yield text
+
+    def lines_sql(self, skip: int = 0) -> str:
+        # One column: no line has the delimiter, or else it is an error and the file is read carefully.
+        # No new_line option: with it, DuckDB 2.0 reads nothing from a file with CRLF, in silence.
+        return (
+            f"read_csv({_literal(self.path)}, columns={{'line': 'VARCHAR'}}, delim='\x1f', quote='', escape='', "
+            f"comment='', header=false, skip={skip}, compression='{self.packing}', auto_detect=false, "
+            f"strict_mode=true, null_padding=false, ignore_errors=false, hive_partitioning=false, "
+            f"max_line_size={_LONGEST_LINE})"
+        )
+
+    def fast_table(self, layout: _Layout, n_lines: int | None) -> tuple[_Table, int | None]:
+        """The file by DuckDB, and how many rows it must have; a line that needs a careful look has no user."""
+        n_rows = None if n_lines is None else n_lines - layout.has_header
+        blank = "false" if n_lines is None else "line IS NULL"  # one that is not at the end shows in n_rows
+        lines = f"{self.lines_sql(int(layout.has_header))} WHERE NOT {blank}"
+        relation = f"(SELECT line, string_split(line, '{layout.delimiter}') AS cell FROM {lines})"
+        columns = {role: (f"cell[{k + 1}]", "TEXT") for role, k in layout.columns.items()}
+        sound = f"len(cell) = {layout.width} AND NOT contains(line, '\"') AND NOT contains(line, chr(0))"
+        columns["user"] = (f"CASE WHEN {sound} THEN {columns['user'][0]} END", "TEXT")
+        return _Table(self.path, relation, columns), n_rows
+
+    def read_carefully(self, layout: _Layout) -> Interactions:
+        """Read by the csv module, or raise for the first line at fault."""
+        columns = {role: (f'"{role}"', "TEXT") for role in layout.columns}
+        declared = ", ".join(f"{name} TEXT" for name, _ in columns.values())
+        self.connection.execute(f"CREATE TEMP TABLE careful (line BIGINT, {declared})")
+        faults: list[ReadError] = []
+        records = self.records(layout, faults)
+        while batch := list(islice(records, 100_000)):
+            cells = zip(*batch, strict=True)
+            self.connection.register("batch", {str(k): np.array(cell, object) for k, cell in enumerate(cells)})
+            self.connection.execute("INSERT INTO careful SELECT * FROM batch")
+        data = _gather(self.connection, _Table(self.path, "careful", columns, "line {}", "line"))
+        if faults:  # the rows before it are sound, or the first that is not has been named
+            raise faults[0]
+        return data
+
+    def records(self, layout: _Layout, faults: list[ReadError]) -> Iterator[tuple[Any, ...]]:
+        """Line number and chosen cells of each row, up to the first fault."""
+        reader = csv.reader(self.lines(), delimiter=layout.delimiter, strict=True)
+        line, blank = 1, 0
+        try:
+            for record in reader:
+                if record and (blank or len(record) != layout.width):
+                    raise _wrong_width(self.path, blank or line, 0 if blank else len(record), layout.width)
+                if not record:
+                    blank = blank or line
+                elif line > 1 or not layout.has_header:
+                    yield (line, *(record[k] for k in layout.columns.values()))
+                line = reader.line_num + 1
+        except ReadError as error:
+            faults.append(error)
+        except csv.Error as error:
+            faults.append(ReadError(f"{self.path}, line {line}: {error}; inside quotes, a quote is written twice"))
+
+
+def _wrong_width(path: str, line: int, found: int, expected: int) -> ReadError:
+    what = f"{found} column{'s' * (found != 1)}" if found else "a blank line"
+    return ReadError(f"{path}, line {line}: {what} where {expected} columns are expected; quote ids with delimiters")
+
+
+def _check_zstd_frames(path: str) -> None:
+    """Step from block to block: a file that was cut short would be read as if it ended there."""
+    with open(path, "rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        while stream.tell() < size:
+            (magic,) = struct.unpack("<I", stream.read(4))
+            if magic & 0xFFFFFFF0 == 0x184D2A50:  # a skippable frame
+                stream.seek(struct.unpack("<I", stream.read(4))[0], os.SEEK_CUR)
+                continue
+            (flags,) = struct.unpack("B", stream.read(1))
+            single = flags >> 5 & 1
+            stream.seek((1 - single) + (0, 1, 2, 4)[flags & 3] + (single, 2, 4, 8)[flags >> 6], os.SEEK_CUR)
+            block = 0
+            while not block & 1:  # the lowest bit marks the last block, the next two its kind
+                block = int.from_bytes(struct.unpack("3s", stream.read(3))[0], "little")
+                stream.seek(1 if block >> 1 & 3 == 1 else block >> 3, os.SEEK_CUR)
+            stream.seek(4 if flags & 4 else 0, os.SEEK_CUR)
+        if stream.tell() > size:
+            raise EOFError("it ends inside a frame")
+
+
+def _recognise(path: str, head: list[str], named: dict[str, str | None]) -> _Layout:
+    """Delimiter, header and columns of a text file, from its first lines."""
+    if not "".join(head).strip("\r\n"):
+        raise ReadError(f"{path}: has no rows, only blank lines")
+    tables = {delimiter: _split(head, delimiter) for delimiter in "\t,;| "}
+    fits = {delimiter: _commonest_width(records) for delimiter, records in tables.items()}
+    for group in ("\t", ",;|", " "):  # what comes later may well stand inside an id
+        if candidates := [delimiter for delimiter in group if fits[delimiter][0] >= 0.5]:
+            delimiter = max(candidates, key=lambda d: (_has_names_or_counts(tables[d], named), fits[d][0]))
+            break
+    else:
+        raise ReadError(f"{path}, line 1: no two columns found; separate them by tab, comma, semicolon, pipe or space")
+    width, records = fits[delimiter][1], tables[delimiter]
+    first = records[0] if head[0].strip("\r\n") else []
+    if len(first) != width:
+        raise _wrong_width(path, 1, len(first), width)
+    has_header = any(named.values()) or _is_header(first, [row for row in records[1:] if len(row) == width])
+    if has_header and len(records) == 1:
+        raise ReadError(f"{path}: has a header but no rows")
+    by_position = dict(zip(_KNOWN_NAMES, range(width), strict=False))
+    return _Layout(delimiter, width, has_header, _choose(path, first, named) if has_header else by_position)
+
+
+def _split(lines: list[str], delimiter: str) -> list[list[str]]:
+    records: list[list[str]] = []
+    with suppress(csv.Error):  # faults are named later, by line
+        for record in csv.reader(lines, delimiter=delimiter):
+            records += [record] if record else []
+    return records[:-1] if len(lines) == _HEAD_LINES else records  # the last may be cut
+
+
+def _commonest_width(records: list[list[str]]) -> tuple[float, int]:
+    """Share of the lines that have it, and the width."""
+    width, n_lines = max(Counter(map(len, records)).items(), key=lambda entry: entry[1], default=(0, 0))
+    return n_lines / len(records) if width > 1 else 0.0, width
+
+
+def _roles(cell: str) -> set[str]:
+    name = re.sub(r"[\W_]", "", cell).casefold()
+    return {role for role, known in _KNOWN_NAMES.items() if re.fullmatch(known.replace(" ", "|"), name)}
+
+
+def _has_names_or_counts(records: list[list[str]], named: dict[str, str | None]) -> bool:
+    has_counts = all(len(row) > 2 and _NUMBER_LIKE.fullmatch(row[2]) for row in records[1:] or records)
+    return has_counts or any(_roles(cell) or cell in named.values() for cell in records[0])
+
+
+def _is_header(first: list[str], rows: list[list[str]]) -> bool:
+    """Whether the first line names columns, where the caller has not said so by naming some."""
+    roles = [_roles(cell) for cell in first]
+    if len(first) > 2:
+        if _NUMBER_LIKE.fullmatch(first[2]):
+            return False
+        if any(roles) or (rows and all(_NUMBER_LIKE.fullmatch(row[2]) for row in rows)):
+            return True
+    # of two columns, 'user' or 'song' may be ids: as names they stand in their place, and only once
+    in_place = "user" in roles[0] or "item" in roles[1] or ("item" in roles[0] and "user" in roles[1])
+    if in_place and not any(cell == name for row in rows for cell, name in zip(row, first, strict=True)):
+        return True
+    integers_below = any(all(map(_INTEGER.fullmatch, column)) for column in zip(*rows, strict=True))
+    return integers_below and not any(map(_INTEGER.fullmatch, first))
+
+
+def _choose(source: str, names: list[str], named: dict[str, str | None]) -> dict[str, int]:
+    """Positions of user, item and count in a source that names its columns."""
+    listed = "the columns are " + ", ".join(map(repr, names))
+    chosen: dict[str, int] = {}
+    for role, name in sorted(named.items(), key=lambda given: given[1] is None):
+        left = [k for k in range(len(names)) if k not in chosen.values()]
+        fitting = [k for k in left if (role in _roles(names[k]) if name is None else names[k].strip() == name.strip())]
+        if len(fitting) > 1:
+            several = " and ".join(repr(names[k]) for k in fitting)
+            raise ReadError(f"{source}: {several} could each be the {role} column; pass {role}='…'; {listed}")
+        if name is not None and not fitting:
+            near = difflib.get_close_matches(name, names, 1, 0.5)
+            hint = f" did you mean {near[0]!r}?" if near else ""
+            raise ReadError(f"{source}: there is no column {name!r} to be the {role};{hint} {listed}")
+        chosen.update((role, k) for k in fitting)
+    missing = [role for role in ("user", "item") if role not in chosen]
+    left = [k for k in range(len(names)) if k not in chosen.values()]
+    if missing and len(left) == len(missing) and ("count" in chosen or len(names) == 2):
+        chosen.update(zip(missing, left, strict=True))
+    elif missing:
+        raise ReadError(f"{source}: which column is the {missing[0]}? pass {missing[0]}='…'; {listed}")
+    elif left and "count" not in chosen and not (named["user"] and named["item"]):
+        raise ReadError(f"{source}: which is the count? pass count='…', or user= and item= to count rows; {listed}")
+    return chosen
+
+
+def _read_typed(
+    connection: DuckDBPyConnection, name: str, relation: str, position: str, named: dict[str, str | None]
+) -> Interactions:
+    described = connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()
+    # pandas adds its row labels as columns of that name
+    types = [row[:2] for row in described if row[0] != position and not row[0].startswith("__index_level_")]
+    chosen = _choose(name, [column for column, _ in types], named)
+    columns = {role: ('"' + types[k][0].replace('"', '""') + '"', types[k][1]) for role, k in chosen.items()}
+    data = _gather(connection, _Table(name, relation, columns, position=position))
+    if not data.n_users:
+        raise ReadError(f"{name}: has columns but no rows")
+    return data
+
+
+def _id_sql(table: _Table, role: str) -> str:
+    """The id, NULL where there is none."""
+    column, kind = table.columns[role]
+    if kind.endswith(("INT", "INTEGER")):
+        return f"TRY_CAST({column} AS BIGINT)"
+    if kind.startswith(("TEXT", "VARCHAR", "ENUM")):
+        return f"nullif({column}::VARCHAR, '')"
+    raise ReadError(f"{table.name}: the {role} column {column} has type {kind}; turn it into integers or text")
+
+
+def _count_sql(table: _Table) -> str:
+    """The count, NULL where it is none."""
+    column, kind = table.columns.get("count", ("1", "BIGINT"))
+    number = f"TRY_CAST({column} AS BIGINT)"
+    if kind.startswith(("TEXT", "VARCHAR", "ENUM")):
+        text = f"trim({column}::VARCHAR, ' \t')"
+        number = f"TRY_CAST(split_part({text}, '.', 1) AS BIGINT)"
+        return f"CASE WHEN regexp_full_match({text}, '[0-9]+([.]0*)?') THEN {number} END"
+    if kind.startswith(("FLOAT", "DOUBLE", "DECIMAL")):
+        return f"CASE WHEN {column} >= 0 AND {column} = trunc({column}) THEN {number} END"
+    if kind.endswith(("INT", "INTEGER")) or kind == "BOOLEAN":
+        return f"CASE WHEN {number} >= 0 THEN {number} END"
+    raise ReadError(f"{table.name}: the count column {column} has type {kind}; turn it into whole numbers")
+
+
+def _gather(connection: DuckDBPyConnection, table: _Table, n_rows: int | None = None) -> Interactions:
+    """Check, number the ids, add up. Rows are gone through twice and never held: that is up to the table."""
+    raw = ", ".join(f"{table.columns[role][0]} AS raw_{role}" for role in table.columns)
+    connection.execute(f"""
+        CREATE OR REPLACE TEMP VIEW rows AS SELECT {table.position or "NULL"} AS position, {raw},
+            {_id_sql(table, "user")} AS user_id, {_id_sql(table, "item")} AS item_id, {_count_sql(table)} AS times
+        FROM {table.relation}""")
+    connection.execute("""
+        CREATE OR REPLACE TEMP TABLE ids AS
+        SELECT user_id, item_id, grouping(item_id) = 1 AS of_user, count(*) AS n_rows, count(times) AS n_counts
+        FROM rows GROUP BY GROUPING SETS ((user_id), (item_id))""")
+    ((found, sound),) = connection.execute("""
+        SELECT coalesce(sum(n_rows) FILTER (of_user), 0), coalesce(bool_and(n_rows = n_counts
+            AND CASE WHEN of_user THEN user_id IS NOT NULL ELSE item_id IS NOT NULL END), true) FROM ids""").fetchall()
+    if not sound or n_rows not in (None, found):
+        raise _first_fault(connection, table)
+    users, items = (_number(connection, table, role) for role in ("user", "item"))
+    pairs: dict[str, Any] = connection.execute("""
+        SELECT users.code AS user, items.code AS item, TRY_CAST(sum(times) AS BIGINT) AS total
+        FROM rows JOIN users ON user_id = users.id JOIN items ON item_id = items.id GROUP BY ALL""").fetchnumpy()
+    rows, columns, total = pairs["user"], pairs["item"], pairs["total"]
+    if np.ma.is_masked(total):
+        k = np.flatnonzero(np.ma.getmaskarray(total))[0]
+        pair = f"user {users[rows[k]]!r} and item {items[columns[k]]!r}"
+        raise ReadError(f"{table.name}: the counts of {pair} add up to more than 2**63 - 1")
+    matrix = sp.csr_array((total, (rows, columns)), shape=(len(users), len(items)))
+    matrix.sum_duplicates()  # sorts, too
+    matrix.eliminate_zeros()
+    return Interactions(users, items, matrix, n_repeated=found - len(total))
+
+
+def _number(connection: DuckDBPyConnection, table: _Table, role: str) -> Ids:
+    """Fill the table `users` or `items` with ids and their codes, and return the ids in this order."""
+    chosen = f"FROM ids WHERE {'' if role == 'user' else 'NOT'} of_user"
+    value = f"{role}_id"
+    if table.columns[role][1] == "TEXT":
+        is_integer = f"regexp_full_match({value}, '0|-?[1-9][0-9]*') AND TRY_CAST({value} AS BIGINT) IS NOT NULL"
+        if connection.execute(f"SELECT bool_and({is_integer}) {chosen}").fetchall() == [(True,)]:
+            value += "::BIGINT"
+    connection.execute(f"""
+        CREATE OR REPLACE TEMP TABLE {role}s AS SELECT {role}_id AS id, {value} AS value,
+        (row_number() OVER (ORDER BY {value}) - 1)::INTEGER AS code {chosen}""")
+    return np.asarray(connection.execute(f"SELECT value FROM {role}s ORDER BY code").fetchnumpy()["value"])
+
+
+def _first_fault(connection: DuckDBPyConnection, table: _Table) -> ReadError:
+    """The first row in which something is missing, in words."""
+    raw_count = "raw_count" if "count" in table.columns else "1"
+    faults = connection.execute(f"""
+        SELECT position, raw_user::VARCHAR, raw_item::VARCHAR, {raw_count}::VARCHAR, user_id IS NULL, item_id IS NULL
+        FROM rows WHERE user_id IS NULL OR item_id IS NULL OR times IS NULL ORDER BY position LIMIT 1""").fetchall()
+    if table.position is None or not faults:
+        return ReadError(f"{table.name}: is not what it seems")
+    ((position, user, item, count, no_user, no_item),) = faults
+    problem = f"count {count!r} {_count_problem(count)}; counts are whole numbers from 0"
+    if no_user or no_item:
+        role, cell = ("user", user) if no_user else ("item", item)
+        problem = f"the {role} id is empty; every row needs one"
+        if cell:
+            problem = f"the {role} id {cell} is over 2**63 - 1; turn the column into text"
+    return ReadError(f"{table.name}, {table.place.format(position)}: {problem}")
+
+
+def _count_problem(text: str | None) -> str:
+    if text is None or not text.strip():
+        return "is missing" if text is None else "is empty"
+    try:
+        value = float(text)
+    except ValueError:
+        return "is not a number"
+    if value > _LARGEST and "inf" not in text.casefold():
+        return "is over 2**63 - 1"
+    if not math.isfinite(value):
+        return "is NaN" if math.isnan(value) else "is infinite"
+    if value < 0:
+        return "is negative"
+    return "is a fraction" if value % 1 else "is not written in plain digits"

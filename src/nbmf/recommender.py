@@ -1,0 +1,422 @@
+"""The estimators a user meets: counts in, factors and recommendations out."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from nbmf.backends import make_backend
+from nbmf.factors import Prior
+from nbmf.inference.accelerate import Accelerated
+from nbmf.inference.cavi import CAVI
+from nbmf.inference.mm import MM
+from nbmf.inference.run import Algorithm, Ending, run
+from nbmf.interactions import Counts, Ids, Interactions, canonical, check_matrix
+from nbmf.likelihood import Likelihood, NegativeBinomial, Poisson
+from nbmf.model import Model, begin
+from nbmf.progress import Progress
+from nbmf.ties import Ties, tie_items
+
+Array = NDArray[np.floating[Any]]
+
+ALGORITHMS: dict[str, Algorithm] = {"cavi": CAVI(), "mm": MM()}
+CHEAP_CELLS = 4_000_000
+CHEAP_CELLS_PER_NONZERO = 32
+BLOCK_CELLS = 4_000_000  # scores held at a time
+
+
+@dataclass(frozen=True)
+class Recommendations:
+    """The best items of each user, best first.
+
+    users : array of user ids
+    items : array users × n of item ids; None where fewer than n items were left to recommend
+    scores : array users × n, the expected counts E[y*]
+    """
+
+    users: Ids
+    items: Ids
+    scores: Array
+
+
+@dataclass(frozen=True)
+class Exposures:
+    """What one user took, and how exposed to it the model thinks the user was: five arrays, largest count first.
+
+    item : ids
+    count, intensity : y and μ = ⟨w⟩·⟨h⟩
+    exposure, sd : mean and standard deviation of a given y; above 1 is over-exposed, below 1 under-exposed
+    """
+
+    item: Ids
+    count: Array
+    intensity: Array
+    exposure: Array
+    sd: Array
+
+
+class CountFactorization(BaseEstimator):  # type: ignore[misc]
+    """What the estimators share. A subclass says which law the counts follow and which exposures are tied."""
+
+    n_components: int
+    user_shape: float
+    item_shape: float
+    inference: str
+    init: str | tuple[ArrayLike, ArrayLike]
+    max_iter: int
+    tol: float
+    accelerate: bool
+    backend: str
+    n_threads: int | None
+    dtype: str
+    random_state: Any
+    verbose: bool
+
+    def _likelihood(self) -> Likelihood:
+        raise TypeError(f"{type(self).__name__} names no likelihood")
+
+    def _n_ties(self, matrix: sp.csr_array) -> int | None:
+        """Number of item clusters whose unseen cells share an exposure; None ties nothing."""
+        return None
+
+    def _prepare(self, matrix: sp.csr_array) -> sp.csr_array:
+        return matrix
+
+    def fit(self, X: Any, y: None = None) -> Self:
+        """Factorize a users × items matrix of counts.
+
+        Parameters
+        ----------
+        X : Interactions, or scipy sparse matrix, array or data frame of shape (n_users, n_items)
+            Any finite numbers from 0; what a sparse matrix does not store is a zero.
+        y : ignored
+
+        Returns
+        -------
+        self, fitted. Ctrl-C during the fit keeps the last finished sweep and warns.
+        """
+        likelihood = self._likelihood()
+        self._check_settings()
+        matrix = self._take(X)
+        rng = check_random_state(self.random_state)
+        backend = make_backend(self.backend, self.n_threads)
+        counts = Counts.of(self._prepare(matrix), np.dtype(self.dtype))
+        users, items = self._start(matrix.shape, rng)
+        n_ties = self._n_ties(matrix)
+
+        def tie(item_means: Array) -> Ties:
+            assert n_ties is not None
+            return tie_items(item_means, n_ties, rng)
+
+        model = Model(likelihood, Prior(self.user_shape, self.user_shape), Prior(self.item_shape, self.item_shape))
+        state = begin(model, counts, backend, users, items, tie(items) if n_ties else None)
+        algorithm = ALGORITHMS[self.inference]
+        with Progress(type(self).__name__, self.max_iter, quiet=not self.verbose) as progress:
+            found = run(
+                Accelerated(algorithm) if self.accelerate else algorithm,
+                state,
+                counts,
+                backend,
+                max_iter=self.max_iter,
+                tol=self.tol,
+                tie=tie if n_ties else None,
+                report=progress.report,
+            )
+        if found.ending is Ending.INTERRUPTED:
+            warnings.warn(f"fit interrupted: the model is that of sweep {len(found.objectives)}", stacklevel=2)
+        self.user_posterior_, self.item_posterior_ = found.state.users, found.state.items
+        self.user_factors_, self.item_factors_ = found.state.users.mean, found.state.items.mean
+        self.components_ = self.item_factors_.T
+        self.objective_ = np.array(found.objectives)
+        self.n_iter_ = len(found.objectives)
+        self.converged_ = found.ending is Ending.CONVERGED
+        self.concentration_ = likelihood.concentration
+        self.exposure_ = "tied" if n_ties else "exact"
+        return self
+
+    def predict(self, users: ArrayLike, items: ArrayLike) -> Array:
+        """Return the expected counts E[y*] = Σ_k ⟨w_uk⟩⟨h_ik⟩ of pairs of ids, Eq. (score)."""
+        check_is_fitted(self)
+        rows = _positions(np.atleast_1d(users), self.users_, "user")
+        columns = _positions(np.atleast_1d(items), self.items_, "item")
+        rows, columns = np.broadcast_arrays(rows, columns)
+        step = max(1, BLOCK_CELLS // self.n_components)
+        blocks = [slice(start, start + step) for start in range(0, len(rows), step)]
+        score = [np.sum(self.user_factors_[rows[b]] * self.item_factors_[columns[b]], axis=1) for b in blocks]
+        return np.concatenate(score) if score else np.empty(0)
+
+    def recommend(self, users: ArrayLike, n: int = 10, *, exclude_seen: bool = True) -> Recommendations:
+        """Return the n items of largest expected count for each user, equal scores in the order of the items.
+
+        Parameters
+        ----------
+        users : one user id or several
+        exclude_seen : leave out what the user took in the data of the fit
+        """
+        check_is_fitted(self)
+        if n < 1:
+            raise ValueError(f"n is {n}; recommend at least 1 item")
+        ids = np.atleast_1d(users)
+        rows = _positions(ids, self.users_, "user")
+        n = min(n, len(self.items_))
+        best, scores = np.empty((len(rows), n), np.intp), np.empty((len(rows), n), self.user_factors_.dtype)
+        step = max(1, BLOCK_CELLS // len(self.items_))
+        for start in range(0, len(rows), step):
+            block = rows[start : start + step]
+            score = self.user_factors_[block] @ self.item_factors_.T
+            for place, row in enumerate(block):
+                if exclude_seen:
+                    score[place, self._seen(row)] = -np.inf
+                best[start + place] = _largest(score[place], n)
+                scores[start + place] = score[place, best[start + place]]
+        items = self.items_[best]
+        missing = np.isneginf(scores)
+        if missing.any():
+            items = items.astype(object)
+            items[missing] = None
+        return Recommendations(ids, items, scores)
+
+    def exposures(self, user: Any) -> Exposures:
+        """Return how exposed a user was to each item the user took: ⟨a_ui⟩ = (α+y)/(α+μ), Eq. (update_a)."""
+        check_is_fitted(self)
+        row = int(_positions(np.atleast_1d(user), self.users_, "user")[0])
+        start, stop = self._counts.indptr[row], self._counts.indptr[row + 1]
+        order = np.argsort(-self._counts.data[start:stop], kind="stable")
+        columns, count = self._counts.indices[start:stop][order], self._counts.data[start:stop][order]
+        intensity = (self.item_factors_[columns] @ self.user_factors_[row]).astype(np.float64)
+        exposure = self._likelihood().exposure(count, intensity)
+        # q(a) = Gamma(α+y, α+μ): its standard deviation is √(α+y)/(α+μ); Poisson's exposure is 1 for certain
+        sd = exposure / np.sqrt(self.concentration_ + count)
+        return Exposures(self.items_[columns], count, intensity, exposure, sd)
+
+    def __sklearn_tags__(self) -> Tags:
+        """Tell scikit-learn: sparse input is fine, negative input is not."""
+        tags: Tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.positive_only = True
+        return tags
+
+    def _seen(self, row: int) -> NDArray[Any]:
+        seen: NDArray[Any] = self._counts.indices[self._counts.indptr[row] : self._counts.indptr[row + 1]]
+        return seen
+
+    def _check_settings(self) -> None:
+        for name, least in (("n_components", 1), ("max_iter", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) or value < least:
+                raise ValueError(f"{name} is {value!r}; it must be a whole number from {least}")
+        for name in ("user_shape", "item_shape"):
+            if not 0 < getattr(self, name) < np.inf:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; a gamma prior needs a positive shape")
+        if not self.tol >= 0:
+            raise ValueError(f"tol is {self.tol!r}; it must be 0 (never stop early) or a small positive number")
+        if self.inference not in ALGORITHMS:
+            raise ValueError(f"inference is {self.inference!r}; it must be one of {', '.join(map(repr, ALGORITHMS))}")
+        if np.dtype(self.dtype) not in (np.float32, np.float64):
+            raise ValueError(f"dtype is {self.dtype!r}; it must be 'float32' or 'float64'")
+
+    def _take(self, X: Any) -> sp.csr_array:
+        """Check the input, remember it with its ids, and return it as a canonical matrix."""
+        if isinstance(X, Interactions):
+            self.users_, self.items_, matrix = X.users, X.items, X.matrix
+            self.n_features_in_ = X.n_items
+        else:
+            checked = validate_data(self, X, accept_sparse="csr", ensure_all_finite=False)
+            matrix = sp.csr_array(checked)
+            check_matrix(matrix)
+            self.users_, self.items_ = np.arange(matrix.shape[0]), np.arange(matrix.shape[1])
+            if not (matrix.has_canonical_format and np.all(matrix.data)):
+                matrix = canonical(matrix.copy() if sp.issparse(X) else matrix)
+        self._counts = matrix
+        return matrix
+
+    def _start(self, shape: tuple[int, int], rng: np.random.RandomState) -> tuple[Array, Array]:
+        sizes = [(n, self.n_components) for n in shape]
+        if isinstance(self.init, str):
+            if self.init != "random":
+                raise ValueError(f"init is {self.init!r}; it must be 'random' or a pair of arrays (W0, H0)")
+            users, items = (rng.gamma(1.0, 1.0, size).astype(self.dtype) for size in sizes)
+            return users, items
+        users, items = (np.ascontiguousarray(values, dtype=self.dtype) for values in self.init)
+        for name, values, size in (("W0", users, sizes[0]), ("H0", items, sizes[1])):
+            if values.shape != size:
+                raise ValueError(f"init: {name} has shape {values.shape}; this data and n_components ask for {size}")
+            if not np.all((values > 0) & np.isfinite(values)):
+                raise ValueError(f"init: {name} must be positive and finite; a zero would stay zero for ever")
+        return users, items
+
+
+class NBMF(CountFactorization):
+    """Negative binomial matrix factorization: y_ui ~ Poisson(a_ui [WHᵀ]_ui), a_ui ~ Gamma(α, α).
+
+    Parameters
+    ----------
+    n_components : K, the number of components
+    concentration : α; the variance of a count with mean μ is μ(1 + μ/α), so large α is close to Poisson
+    user_shape, item_shape : α^W, α^H, the shapes of the gamma priors ("cavi"); below 1 favours sparse factors
+    inference : "cavi", variational Bayes (Algorithm 1), or "mm", maximum likelihood (Eqs. nmfH, nmfW)
+    exposure : "exact", an exposure for every cell; "tied", the unseen cells of a user share one in each cluster of
+        items, which costs no more than the non-zeros do; "auto", exact while there are at most 32 cells for each
+        non-zero count (then the cells cost about as much as the non-zeros) or 4 million cells in all
+    n_clusters : number of item clusters if tied
+    init : "random" (each entry Gamma(1, 1)) or a pair of positive arrays, users × K and items × K
+    max_iter : most sweeps
+    tol : stop when the objective's relative increase in a sweep is below this (τ); 0 never stops early
+    accelerate : start every third sweep from a safeguarded extrapolation
+    backend : "auto" or "cpu" (threads), "reference" (plain NumPy with dense arrays, for small data)
+    n_threads : None for one a core; changes nothing but the time
+    dtype : "float32" or "float64", of the factors; sums are in double precision either way
+    random_state : seed of the start
+    verbose : show progress on standard error
+
+    Attributes
+    ----------
+    user_factors_, item_factors_ : posterior means ⟨W⟩ (n_users × K) and ⟨H⟩ (n_items × K); components_ is ⟨H⟩ᵀ
+    user_posterior_, item_posterior_ : `nbmf.factors.Gamma` ("cavi") or `Point` ("mm")
+    objective_ : ELBO ("cavi") or log-likelihood ("mm") after each sweep; higher is better
+    n_iter_, converged_ : number of sweeps, and whether `tol` ended them
+    concentration_, exposure_ : what was used
+    users_, items_ : ids of the rows and columns
+
+    Examples
+    --------
+    >>> import nbmf
+    >>> data = nbmf.Interactions.from_arrays(["ann", "ann", "bob", "cy", "cy"], ["a", "b", "a", "b", "c"], [9, 1, 2, 1, 3])
+    >>> model = nbmf.NBMF(n_components=2, random_state=0).fit(data)
+    >>> model.recommend("bob", n=1).items
+    array([['b']], dtype='<U1')
+    """
+
+    def __init__(
+        self,
+        n_components: int = 50,
+        *,
+        concentration: float = 1.0,
+        user_shape: float = 1.0,
+        item_shape: float = 1.0,
+        inference: str = "cavi",
+        exposure: str = "auto",
+        n_clusters: int = 64,
+        init: str | tuple[ArrayLike, ArrayLike] = "random",
+        max_iter: int = 500,
+        tol: float = 1e-5,
+        accelerate: bool = False,
+        backend: str = "auto",
+        n_threads: int | None = None,
+        dtype: str = "float32",
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        """Keep the settings; `fit` checks them."""
+        self.n_components = n_components
+        self.concentration = concentration
+        self.user_shape = user_shape
+        self.item_shape = item_shape
+        self.inference = inference
+        self.exposure = exposure
+        self.n_clusters = n_clusters
+        self.init = init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.accelerate = accelerate
+        self.backend = backend
+        self.n_threads = n_threads
+        self.dtype = dtype
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _likelihood(self) -> Likelihood:
+        return NegativeBinomial(self.concentration)
+
+    def _n_ties(self, matrix: sp.csr_array) -> int | None:
+        if self.exposure not in ("auto", "exact", "tied"):
+            raise ValueError(f"exposure is {self.exposure!r}; it must be 'auto', 'exact' or 'tied'")
+        if self.n_clusters < 1:
+            raise ValueError(f"n_clusters is {self.n_clusters}; it must be a whole number from 1")
+        cells = matrix.shape[0] * matrix.shape[1]
+        cheap = cells <= max(CHEAP_CELLS, CHEAP_CELLS_PER_NONZERO * matrix.nnz)
+        return None if self.exposure == "exact" or (self.exposure == "auto" and cheap) else self.n_clusters
+
+
+class PoissonMF(CountFactorization):
+    """Poisson factorization, the baseline: y_ui ~ Poisson([WHᵀ]_ui), on raw counts or on whether there are any.
+
+    Parameters
+    ----------
+    binarize : replace every positive count by 1 before the fit
+
+    The others are those of `NBMF`.
+
+    Examples
+    --------
+    >>> PoissonMF(n_components=1, random_state=0).fit([[4, 0], [2, 2]]).predict([0, 1], [0, 0]).round(0)
+    array([3., 3.], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        n_components: int = 50,
+        *,
+        binarize: bool = False,
+        user_shape: float = 1.0,
+        item_shape: float = 1.0,
+        inference: str = "cavi",
+        init: str | tuple[ArrayLike, ArrayLike] = "random",
+        max_iter: int = 500,
+        tol: float = 1e-5,
+        accelerate: bool = False,
+        backend: str = "auto",
+        n_threads: int | None = None,
+        dtype: str = "float32",
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        """Keep the settings; `fit` checks them."""
+        self.n_components = n_components
+        self.binarize = binarize
+        self.user_shape = user_shape
+        self.item_shape = item_shape
+        self.inference = inference
+        self.init = init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.accelerate = accelerate
+        self.backend = backend
+        self.n_threads = n_threads
+        self.dtype = dtype
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _likelihood(self) -> Likelihood:
+        return Poisson()
+
+    def _prepare(self, matrix: sp.csr_array) -> sp.csr_array:
+        if not self.binarize:
+            return matrix
+        return sp.csr_array((np.ones_like(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
+
+
+def _positions(ids: Ids, known: Ids, what: str) -> NDArray[np.intp]:
+    """Find ids among the sorted or arbitrary ids of the fit."""
+    order = np.argsort(known, kind="stable")
+    places = np.searchsorted(known, ids, sorter=order)
+    found = order[np.minimum(places, len(known) - 1)]
+    unknown = np.flatnonzero(known[found] != ids)
+    if len(unknown):
+        raise KeyError(f"{what} {ids[unknown[0]]!r} was not in the data of the fit, which had {len(known)} {what}s")
+    return found
+
+
+def _largest(scores: Array, n: int) -> NDArray[np.intp]:
+    """Return the positions of the n largest scores, largest first, equal ones by position."""
+    least = np.partition(scores, len(scores) - n)[len(scores) - n]
+    candidates = np.flatnonzero(scores >= least)
+    return candidates[np.argsort(-scores[candidates], kind="stable")][:n]
