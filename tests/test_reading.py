@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gc
 import gzip
 import io
 import os
@@ -15,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped,unused-ignore]
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet
+import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
+import pyarrow.parquet  # type: ignore[import-untyped,unused-ignore]
 import pytest
 import zstandard
 from hypothesis import HealthCheck, example, given, settings
@@ -31,8 +32,8 @@ from nbmf.reading import ReadError, read_interactions
 LARGEST = 2**63 - 1
 PLAYS = b"ann\tjazz\t3\nbob\tjazz\t1\nann\tfolk\t12\n"
 ANN_AND_BOB = Interactions.from_arrays(["ann", "bob", "ann"], ["jazz", "jazz", "folk"], [3, 1, 12])
-FILLER = b"".join(b"user%d,item%d,%d\n" % (k % 977, k % 1013, k % 7) for k in range(80_000))
-quick = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FILLER = b"".join(b"user%040d,item%040d,%d\n" % (k % 977, k % 1013, k % 7) for k in range(11_500))  # over 1 MB
+quick = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def assert_same(data: Interactions, expected: Interactions) -> None:
@@ -74,6 +75,24 @@ def refuse_haste(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ReadError("not the fast way")
 
     monkeypatch.setattr(reading._TextFile, "fast_table", fail)
+
+
+def zstd_frames(content: bytes) -> bytes:
+    half = len(content) // 2
+    skippable = b"\x50\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"hello"
+    stream = zstandard.ZstdCompressor(write_checksum=True).compressobj()  # no content size in its header
+    return zstandard.compress(content[:half]) + skippable + stream.compress(content[half:]) + stream.flush()
+
+
+PACKINGS: dict[str, Callable[[bytes], bytes]] = {
+    ".csv": bytes,
+    ".csv.gz": gzip.compress,
+    ".TXT.GZ": lambda content: gzip.compress(content[:30]) + gzip.compress(content[30:]) + b"\0" * 8,
+    ".tsv.zst": zstandard.compress,
+    ".zst": zstd_frames,
+    ".data": gzip.compress,
+    ".dat": zstandard.compress,
+}
 
 
 # ---- layouts
@@ -122,6 +141,7 @@ def test_layout_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
         ("guest,7\n5,8\n", ["5", "guest"], [7, 8]),  # a header has no integers
         ("doc,user\ndog,cat\n", ["doc", "dog"], ["cat", "user"]),  # 'user' in the wrong place is a word
         ("user,x\nuser,y\n", ["user"], ["x", "y"]),  # a name does not come back below
+        ("user,item\n1,a\n", [1], ["a"]),
         ("n,folk\nann,jazz\n", ["ann", "n"], ["folk", "jazz"]),  # there is no count to be named
     ],
 )
@@ -133,7 +153,7 @@ def test_two_columns_count_one_a_row(tmp_path: Path, content: str, users: list[A
 
 def test_first_line_with_a_count_is_no_header(tmp_path: Path) -> None:
     data = read_interactions(written(tmp_path, "n,track,3\nuser,song,4\n"))
-    assert (data.users.tolist(), data.matrix.sum()) == (["n", "user"], 7)
+    assert (data.users.tolist(), data.matrix.sum().item()) == (["n", "user"], 7)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +169,7 @@ def test_delimiter_is_the_one_that_makes_sense(
     tmp_path: Path, content: str, users: list[Any], items: list[Any], total: int
 ) -> None:
     data = read_interactions(written(tmp_path, content))
-    assert (data.users.tolist(), data.items.tolist(), data.matrix.sum()) == (users, items, total)
+    assert (data.users.tolist(), data.items.tolist(), data.matrix.sum().item()) == (users, items, total)
 
 
 def test_columns_by_name(tmp_path: Path) -> None:
@@ -157,7 +177,7 @@ def test_columns_by_name(tmp_path: Path) -> None:
     assert_same(read_interactions(path), ANN_AND_BOB)
     assert read_interactions(path, count="m").matrix.sum() == 160
     swapped = read_interactions(path, user="what", item="who")
-    assert (swapped.matrix.T != ANN_AND_BOB.matrix.T.T.T).nnz == 0 or swapped.users.tolist() == ["folk", "jazz"]
+    np.testing.assert_array_equal(swapped.matrix.toarray(), ANN_AND_BOB.matrix.toarray().T)
     rows = written(tmp_path, "a,b,when\nann,jazz,1\nann,jazz,2\n")
     assert read_interactions(rows, user="a", item="b").matrix.sum() == 2
 
@@ -216,9 +236,11 @@ def test_round_trip(
 ) -> None:
     rows = [(f"{delimiter}{user}" if user == "z" else user, item, count) for user, item, count in rows]
     text = io.StringIO()
-    quoting = csv.QUOTE_ALL if quote_all else csv.QUOTE_MINIMAL
-    writer = csv.writer(text, delimiter=delimiter, lineterminator=end, quoting=quoting)
-    writer.writerows([("user", "item", "count")] * header + rows)
+    writer = csv.writer(
+        text, delimiter=delimiter, lineterminator=end, quoting=csv.QUOTE_ALL if quote_all else csv.QUOTE_MINIMAL
+    )
+    writer.writerows([("user", "item", "count")] * header)
+    writer.writerows(rows)
     users, items, counts = (list(column) for column in zip(*rows, strict=True))
     data = read_interactions(written(tmp_path, text.getvalue()))
     assert_same(data, Interactions.from_arrays(as_read(users), as_read(items), counts))
@@ -241,39 +263,42 @@ def test_fast_and_careful_agree_on_anything(tmp_path: Path, dirt: list[bytes], h
 # ---- errors
 
 
-@pytest.mark.parametrize("packing", ["plain", "gzip", "zstd", "far down"])
+LINE_FAULTS = [
+    (b"a,x,-3", "count '-3' is negative; counts are whole numbers from 0"),
+    (b"a,x,2.5", "count '2.5' is a fraction"),
+    (b"a,x,NaN", "count 'NaN' is NaN"),
+    (b"a,x,inf", "count 'inf' is infinite"),
+    (b"a,x,", "count '' is empty"),
+    (b"a,x,  ", "count '  ' is empty"),
+    (b"a,x,abc", "count 'abc' is not a number"),
+    (b"a,x,0x10", "count '0x10' is not a number"),
+    (b"a,x,1e3", "count '1e3' is not written in plain digits"),
+    (b"a,x,+3", r"count '\+3' is not written in plain digits"),
+    (b"a,x,1_000", "count '1_000' is not written in plain digits"),
+    ("a,x,٣".encode(), "count '٣' is not written in plain digits"),
+    (b"a,x,9223372036854775808", r"count '9223372036854775808' is over 2\*\*63 - 1"),
+    (b"a,x," + b"9" * 5000, "is over 2"),
+    (b",x,3", "the user id is empty"),
+    (b"a,,3", "the item id is empty"),
+    (b"a,x", "2 columns where 3 columns are expected"),
+    (b"a,x,3,4", "4 columns where 3 columns are expected"),
+    (b"a;x;3", "1 column where 3 columns are expected"),
+    (b"   ", "1 column where 3 columns are expected"),
+    (b"", "a blank line where 3 columns are expected"),
+    (b'"a"b,x,3', "',' expected after '\"'"),
+]
+
+
 @pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        (b"a,x,-3", "count '-3' is negative; counts are whole numbers from 0"),
-        (b"a,x,2.5", "count '2.5' is a fraction"),
-        (b"a,x,NaN", "count 'NaN' is NaN"),
-        (b"a,x,inf", "count 'inf' is infinite"),
-        (b"a,x,", "count '' is empty"),
-        (b"a,x,  ", "count '  ' is empty"),
-        (b"a,x,abc", "count 'abc' is not a number"),
-        (b"a,x,0x10", "count '0x10' is not a number"),
-        (b"a,x,1e3", "count '1e3' is not written in plain digits"),
-        (b"a,x,+3", r"count '\+3' is not written in plain digits"),
-        (b"a,x,1_000", "count '1_000' is not written in plain digits"),
-        ("a,x,٣".encode(), "count '٣' is not written in plain digits"),
-        (b"a,x,9223372036854775808", r"count '9223372036854775808' is over 2\*\*63 - 1"),
-        (b"a,x," + b"9" * 5000, "is over 2"),
-        (b",x,3", "the user id is empty"),
-        (b"a,,3", "the item id is empty"),
-        (b"a,x", "2 columns where 3 columns are expected"),
-        (b"a,x,3,4", "4 columns where 3 columns are expected"),
-        (b"a;x;3", "1 column where 3 columns are expected"),
-        (b"   ", "1 column where 3 columns are expected"),
-        (b"", "a blank line where 3 columns are expected"),
-        (b'"a"b,x,3', "',' expected after '\"'"),
-    ],
+    ("line", "problem", "packing"),
+    [(*fault, "plain") for fault in LINE_FAULTS]
+    + [(*fault, packing) for fault in LINE_FAULTS[::5] for packing in ("gzip", "zstd", "far down")],
 )
 def test_fault_in_a_line_is_named(tmp_path: Path, line: bytes, problem: str, packing: str) -> None:
     before = b"u,i,1\nv,i,2\n" * 5 if packing != "far down" else FILLER
     content = before + line + b"\nw,j,1\nw,i,1\n"
-    packed = {"gzip": gzip.compress, "zstd": zstandard.compress}.get(packing, bytes)(content)
-    path = written(tmp_path, packed, "plays.csv" + {"gzip": ".gz", "zstd": ".zst"}.get(packing, ""))
+    name = {"gzip": ".csv.gz", "zstd": ".tsv.zst"}.get(packing, ".csv")
+    path = written(tmp_path, PACKINGS[name](content), "plays" + name)
     number = before.count(b"\n") + 1
     with pytest.raises(ReadError, match=f"{re.escape(str(path))}, line {number}: .*{problem}"):
         read_interactions(path)
@@ -288,7 +313,7 @@ def test_fault_in_a_line_is_named(tmp_path: Path, line: bytes, problem: str, pac
         (b"caf\xed\xa0\x80,x,3", r"byte {} \(0xed\) is not UTF-8"),
         (b"a,x\r,3", "has a carriage return inside"),
         (b"a,x,3," + b"y" * 2_500_000, "is longer than 131072 bytes"),
-        (b'a,"x,3', "unexpected end of data"),
+        (b'a,"x,3', r"the quotes do not match \(unexpected end of data\)"),
     ],
 )
 def test_what_is_not_text_is_named(tmp_path: Path, line: bytes, problem: str, far: bool) -> None:
@@ -344,6 +369,8 @@ def test_sum_past_the_largest_is_an_error(tmp_path: Path) -> None:
         (b"user,item,count\n", "has a header but no rows"),
         (b"user,item\n\n", "has a header but no rows"),
         (b"\nu,i,1\nv,i,2\n", "line 1: a blank line where 3"),
+        (b'"ann,x,3\nbob,x,3\neve,x,2\n', r"line 1: the quotes do not match \(unexpected end of data\)"),
+        (b'"ann,x,3\n' + b"bob,x,3\n" * 300, r"line 1: the quotes do not match \(unexpected end of data\)"),
         (b"only\none\ncolumn\n", "line 1: no two columns found; separate them by tab"),
         (b"a title\nu,i,1\nv,i,2\nw,i,2\n", "line 1: 1 column where 3"),
         (b"ann lee,x,3\nbob lee,x,3\neve lee,x\n", "line 3: 2 columns where 3"),  # not two columns with spaces
@@ -356,7 +383,9 @@ def test_sum_past_the_largest_is_an_error(tmp_path: Path) -> None:
         (b"user,thing,day\na,x,1\n", "which column is the item"),
         (b"user,user_id,item,n\na,1,x,1\n", "'user' and 'user_id' could each be the user column; pass user='…'"),
         (b"user,item,n,n\na,x,1,1\n", "'n' and 'n' could each be the count"),
-        (b"user,item,n\nuser,item,n\na,x,1\n", "line 2: count 'n' is not a number"),
+        (b"user,item,n\na,x,1\nuser,item,n\n", "line 3: the header again"),
+        (b"user,item\n" + b"a,x\n" * 300 + b"user,item\na,x\n", "line 302: the header again"),
+        (b"user,item,2023\na,x,1\n", "pass count='…'"),
         (bytes(range(1, 256)) * 50, r"line 2: byte 127 \(0x80\) is not UTF-8"),
     ],
 )
@@ -381,6 +410,19 @@ def test_unknown_column_is_named(tmp_path: Path, columns: dict[str, str], proble
         read_interactions(pd.read_csv(path), **columns)
 
 
+def test_file_that_changes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, PLAYS)
+    gather = reading._gather
+
+    def change(*arguments: Any) -> Interactions:
+        os.utime(path, ns=(1, 1))
+        return gather(*arguments)
+
+    monkeypatch.setattr(reading, "_gather", change)
+    with pytest.raises(ReadError, match="changed while it was being read"):
+        read_interactions(path)
+
+
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"nowhere\.csv: there is no such file"):
         read_interactions(tmp_path / "nowhere.csv")
@@ -395,29 +437,17 @@ def test_no_file(tmp_path: Path) -> None:
 # ---- packed files
 
 
-def zstd_frames(content: bytes) -> bytes:
-    half = len(content) // 2
-    skippable = b"\x50\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"hello"
-    stream = zstandard.ZstdCompressor(write_checksum=True).compressobj()  # no content size in its header
-    return zstandard.compress(content[:half]) + skippable + stream.compress(content[half:]) + stream.flush()
-
-
-PACKINGS: dict[str, Callable[[bytes], bytes]] = {
-    ".csv": bytes,
-    ".csv.gz": gzip.compress,
-    ".TXT.GZ": lambda content: gzip.compress(content[:30]) + gzip.compress(content[30:]) + b"\0" * 8,
-    ".tsv.zst": zstandard.compress,
-    ".zst": zstd_frames,
-    ".data": gzip.compress,
-    ".dat": zstandard.compress,
-}
-
-
 @pytest.mark.parametrize("name", PACKINGS)
 def test_packed_files_read_like_plain_ones(tmp_path: Path, name: str) -> None:
     plain = read_interactions(written(tmp_path, FILLER))
-    assert plain.matrix.sum() == sum(k % 7 for k in range(80_000))
+    assert plain.matrix.sum() == sum(k % 7 for k in range(11_500))
     assert_same(read_interactions(written(tmp_path, PACKINGS[name](FILLER), "packed" + name)), plain)
+
+
+def test_latin_in_zstd_is_named_by_line(tmp_path: Path) -> None:
+    path = written(tmp_path, zstandard.compress(b"a,x,1\nb,x,1\ncaf\xe9,x,1\n"), "plays.csv.zst")
+    with pytest.raises(ReadError, match=r"plays\.csv\.zst: cannot be read.*Line: 3 .*not utf-8"):
+        read_interactions(path)
 
 
 @pytest.mark.parametrize("name", [".csv.gz", ".tsv.zst"])
@@ -444,7 +474,7 @@ def test_cut_file_is_an_error_wherever_it_is_cut(tmp_path: Path, name: str) -> N
     table = pa.table({"user": np.arange(3000) % 71, "item": np.arange(3000) % 73, "count": np.arange(3000) % 5})
     packed = parquet(table) if name == ".parquet" else PACKINGS[name](FILLER[:40_000])
     draw = random.Random(0)
-    for size in [3, 4, 5, len(packed) - 1, len(packed) - 4, *(draw.randrange(6, len(packed)) for _ in range(10))]:
+    for size in [3, 4, 5, len(packed) - 1, len(packed) - 4, *(draw.randrange(6, len(packed)) for _ in range(3))]:
         if name == ".zst" and size == len(zstandard.compress(FILLER[:20_000])):
             continue  # between frames it is whole
         with pytest.raises(ReadError, match="damaged"):
@@ -454,7 +484,7 @@ def test_cut_file_is_an_error_wherever_it_is_cut(tmp_path: Path, name: str) -> N
 def test_flipped_bits_in_gzip_are_errors(tmp_path: Path) -> None:
     packed = gzip.compress(FILLER[:40_000])
     draw = random.Random(0)
-    for _ in range(20):
+    for _ in range(6):
         flipped = bytearray(packed)
         flipped[draw.randrange(10, len(packed) - 4)] ^= 1 << draw.randrange(8)
         with pytest.raises(ReadError, match="damaged"):
@@ -468,29 +498,30 @@ def test_misnamed_file_is_an_error(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="measures memory by Linux's rusage")
-@pytest.mark.parametrize("line", [b"a,x,1\n", b"a", b"\0"], ids=["rows", "no line ends", "NUL"])
-def test_gzip_bomb_does_not_fill_memory(tmp_path: Path, line: bytes) -> None:
-    size = 60_000_000
-    path = tmp_path / "bomb.csv.gz"
-    with gzip.open(path, "wb", compresslevel=1) as stream:
-        block = line * (6_000_000 // len(line))
-        for _ in range(size // len(block)):
-            stream.write(block)
+def test_gzip_bombs_do_not_fill_memory(tmp_path: Path) -> None:
+    size = 150_000_000
+    for name, line in [("nothing", b"\0"), ("endless", b"a"), ("rows", b"a,%s,1\n" % (b"x" * 300))]:
+        block = gzip.compress(line * (size // len(line) // 30))
+        written(tmp_path, block * 30, f"{name}.csv.gz")
     script = f"""
 import resource, duckdb
-from nbmf.reading import read_interactions
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-try:
-    read_interactions({str(path)!r})
-except ValueError as error:
-    print(error)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-print(before)
+from nbmf.reading import ReadError, read_interactions
+memory = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(memory())
+for name in ("nothing", "endless"):
+    try:
+        read_interactions({str(tmp_path)!r} + f"/{{name}}.csv.gz")
+    except ReadError as error:
+        print(error)
+print(read_interactions({str(tmp_path)!r} + "/rows.csv.gz").matrix.sum())
+print(memory())
 """
     printed = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
-    *message, peak, before = printed.splitlines()
-    assert bool(message) == (line != b"a,x,1\n")
-    assert int(peak) - int(before) < 200_000, "kilobytes; the buffers of DuckDB alone are 128 000"
+    before, nothing, endless, total, after = printed.splitlines()
+    assert "line 1: is longer than" in nothing
+    assert "line 1: is longer than" in endless
+    assert int(total) == size // 305 // 30 * 30
+    assert int(after) - int(before) < 120_000, "kilobytes; DuckDB has buffers of its own"
 
 
 # ---- names of files and columns
@@ -509,6 +540,24 @@ def test_odd_file_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: s
     assert_same(read_interactions(name), ANN_AND_BOB)
 
 
+def test_database_is_quiet_and_offline() -> None:
+    with reading._connection("") as connection:
+        rows = connection.execute("SELECT name, value FROM duckdb_settings()").fetchall()
+    found = dict(rows)
+    assert found["enable_progress_bar"] == "false"
+    assert found["autoinstall_known_extensions"] == found["autoload_known_extensions"] == "false"
+    assert os.path.isabs(found["temp_directory"])
+    assert not os.path.exists(found["temp_directory"])
+    assert "build_side_probe_side" in found["disabled_optimizers"]
+
+
+def opens(descriptor: str, folder: Path) -> bool:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}").startswith(str(folder))
+    except OSError:  # that of the listing itself
+        return False
+
+
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path, PLAYS)
     monkeypatch.chdir(tmp_path)
@@ -517,10 +566,16 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert os.listdir(tmp_path) == ["plays.txt"]
 
 
-def test_import_stays_light() -> None:
-    script = "import sys, nbmf.reading; print('duckdb' in sys.modules)"
-    printed = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
-    assert printed.strip() == "False"
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="there is no list of open files")
+def test_no_file_stays_open_behind_an_error(tmp_path: Path) -> None:
+    gc.disable()  # what only the collector would close
+    try:
+        for content in (b"a,x,1\nb,x\nc,x,1\nd,x,1\n", b"a,x,1\nb,x,\xe9\nc,x,1\n", FILLER + b"a,x\n", b"a\n"):
+            with pytest.raises(ReadError) as caught:
+                read_interactions(written(tmp_path, content))
+            assert not [name for name in os.listdir("/proc/self/fd") if opens(name, tmp_path)], str(caught.value)
+    finally:
+        gc.enable()
 
 
 # ---- data frames and parquet
@@ -538,7 +593,7 @@ def unnamed_parquet_file(columns: dict[str, Any], folder: Path) -> Path:
 
 MAKERS: dict[str, Callable[[dict[str, Any], Path], Any]] = {
     "pandas": lambda columns, _: pd.DataFrame(columns),
-    "filtered pandas": lambda columns, _: pd.DataFrame({k: [*v, v[0]] for k, v in columns.items()}).iloc[-2::-1],
+    "filtered pandas": lambda columns, _: pd.DataFrame({k: [*v, v[0]] for k, v in columns.items()}).iloc[[2, 0, 1]],
     "polars": lambda columns, _: pl.DataFrame(columns),
     "pyarrow": lambda columns, _: pa.table(columns),
     "stream": lambda columns, _: pa.table(columns).to_reader(),
@@ -608,7 +663,7 @@ def test_types_of_ids(tmp_path: Path, maker: str, ids: pa.Array, expected: list[
         ("n", pa.array([1, 1.0, 2.5]), "row 2 (from 0): count '2.5' is a fraction"),
         ("n", pa.array([1.0, float("nan"), 1.0]), "row 1 (from 0): count 'nan' is NaN"),
         ("n", pa.array([1.0, 1.0, float("inf")]), "row 2 (from 0): count 'inf' is infinite"),
-        ("n", pa.array([None, 1, 2]), "row 0 (from 0): count None is missing"),
+        ("n", pa.array([None, 1, 2]), "row 0 (from 0): count None is missing (null or NaN)"),
         ("n", pa.array([1, 2**63, 1], pa.uint64()), "row 1 (from 0): count '9223372036854775808' is over 2**63 - 1"),
         ("n", pa.array([1.0, 1e19, 1.0]), "row 1 (from 0): count '1e+19' is over 2**63 - 1"),
         ("n", pa.array(["1", "x", "1"]), "row 1 (from 0): count 'x' is not a number"),
@@ -619,6 +674,8 @@ def test_types_of_ids(tmp_path: Path, maker: str, ids: pa.Array, expected: list[
         ("who", pa.array([1, 2**63, 1], pa.uint64()), "the user id 9223372036854775808 is over 2**63 - 1; turn"),
         ("who", pa.array([1.0, 2.0, 3.0]), 'the user column "who" has type DOUBLE; turn it into integers or text'),
         ("what", pa.array([True, False, True]), 'the item column "what" has type BOOLEAN'),
+        ("what", pa.array([["a"], ["b"], ["c"]]), 'the item column "what" has type VARCHAR[]'),
+        ("n", pa.array([[1.0], [2.0], [3.0]]), 'the count column "n" has type DOUBLE[]'),
     ],
 )
 @pytest.mark.parametrize("maker", ["pyarrow", "parquet"])
@@ -628,8 +685,16 @@ def test_fault_in_a_frame_is_named(tmp_path: Path, maker: str, column: str, valu
         read_interactions(source)
 
 
+def test_names_that_the_reader_uses_itself() -> None:
+    names = ["times", "raw_user", "user_id", "position", 'say "hi"']
+    for user, item, count in [names[:3], names[1:4], names[2:], [names[4], *names[:2]]]:
+        columns = {user: COLUMNS["who"], item: COLUMNS["what"], count: COLUMNS["n"]}
+        frame = pa.table({**{name: [7, 8, 9] for name in names}, **columns})
+        assert_same(read_interactions(frame, user=user, item=item, count=count), ANN_AND_BOB)
+
+
 def test_fault_in_a_pandas_frame_is_named() -> None:
-    with pytest.raises(ReadError, match=r"row 1 \(from 0\): count None is missing"):
+    with pytest.raises(ReadError, match=r"row 1 \(from 0\): count None is missing \(null or NaN\)"):
         read_interactions(pd.DataFrame({**COLUMNS, "n": [1, np.nan, 2]}))
     with pytest.raises(ReadError, match=r"data frame: cannot be read.*who"):
         read_interactions(pd.DataFrame({**COLUMNS, "who": pd.Series([1, "b", 2], dtype=object)}))
@@ -646,16 +711,17 @@ def test_many_rows_of_a_frame_keep_their_numbers() -> None:
         read_interactions(frame)
 
 
-def test_polars_needs_no_pyarrow() -> None:
+def test_import_is_light_and_polars_needs_no_pyarrow() -> None:
     script = """
 import sys
+import nbmf.reading
+print("duckdb" in sys.modules)
 sys.modules["pyarrow"] = None
 import polars
-from nbmf.reading import read_interactions
-print(read_interactions(polars.DataFrame({"user": ["a"], "item": [1], "n": [2.0]})))
+print(nbmf.reading.read_interactions(polars.DataFrame({"user": ["a"], "item": [1], "n": [2.0]})))
 """
     printed = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
-    assert printed.startswith("Interactions(1 users × 1 items, 1 non-zero counts, total 2)")
+    assert printed.splitlines() == ["False", "Interactions(1 users × 1 items, 1 non-zero counts, total 2)"]
 
 
 # ---- real data
@@ -669,7 +735,7 @@ def real(name: str) -> Path:
 
 def test_taste_profile_from_text_and_parquet() -> None:
     text = read_interactions(real("tasteprofile_gouvert/interactions.csv.gz"))
-    assert (text.n_users, text.n_items, text.nnz, text.matrix.sum()) == (1502, 786, 63_973, 183_299)
+    assert (text.n_users, text.n_items, text.nnz, text.matrix.sum().item()) == (1502, 786, 63_973, 183_299)
     assert_same(read_interactions(real("tasteprofile_gouvert/interactions.parquet")), text)
     assert text.users.dtype == text.items.dtype == np.int64
 

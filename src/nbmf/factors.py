@@ -1,6 +1,6 @@
 """What is known of one side of the factorization: a gamma posterior for each entry, or a point.
 
-    x ~ Gamma(shape, rate):   ⟨x⟩ = shape/rate,   ⟨ln x⟩ = ψ(shape) − ln rate
+x ~ Gamma(shape, rate):   ⟨x⟩ = shape/rate,   ⟨ln x⟩ = ψ(shape) − ln rate
 """
 
 from __future__ import annotations

@@ -62,9 +62,7 @@ class Interactions:
         return cls(user_ids, item_ids, canonical(matrix), n_repeated=len(rows) - n_distinct)
 
     @classmethod
-    def from_matrix(
-        cls, matrix: Any, users: ArrayLike | None = None, items: ArrayLike | None = None
-    ) -> Interactions:
+    def from_matrix(cls, matrix: Any, users: ArrayLike | None = None, items: ArrayLike | None = None) -> Interactions:
         """Build from a users × items matrix, dense or scipy sparse; ids default to 0, 1, 2, …"""
         csr = sp.csr_array(matrix, copy=True)
         check_matrix(csr)

@@ -56,11 +56,11 @@ class Poisson:
 
     def log_base(self, count: ArrayLike) -> Array:
         """Return −ln y!."""
-        return np.asarray(-gammaln(np.add(count, 1.0)))
+        return np.asarray(-gammaln(np.asarray(count) + 1.0))
 
     def log_evidence(self, count: ArrayLike, intensity: ArrayLike) -> Array:
         """Return −μ − ln y!."""
-        return self.log_base(count) - intensity
+        return self.log_base(count) - np.asarray(intensity)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class NegativeBinomial:
     Examples
     --------
     >>> law = NegativeBinomial(concentration=1.0)
-    >>> law.exposure(count=[0, 2, 20], intensity=2.0).round(2)    # under-exposed, as expected, over-exposed
+    >>> law.exposure(count=[0, 2, 20], intensity=2.0).round(2)  # under-exposed, as expected, over-exposed
     array([0.33, 1.  , 7.  ])
     """
 
@@ -85,17 +85,18 @@ class NegativeBinomial:
 
     def exposure(self, count: ArrayLike, intensity: ArrayLike) -> Array:
         """Return (α + y)/(α + μ), the mean of q(a) in Eq. (update_a)."""
-        return np.add(self.concentration, count) / np.add(self.concentration, intensity)
+        return np.asarray((self.concentration + np.asarray(count)) / (self.concentration + np.asarray(intensity)))
 
     def log_base(self, count: ArrayLike) -> Array:
         """Return lnΓ(α+y) − lnΓ(α) − ln y!; through the beta function, as the difference cancels for large y."""
-        positive = np.where(np.equal(count, 0), 1.0, count)
-        return np.where(np.equal(count, 0), 0.0, -np.log(positive) - betaln(self.concentration, positive))
+        zero = np.asarray(count) == 0
+        positive = np.where(zero, 1.0, count)
+        return np.where(zero, 0.0, -np.log(positive) - betaln(self.concentration, positive))
 
     def log_evidence(self, count: ArrayLike, intensity: ArrayLike) -> Array:
         """Return lnΓ(α+y) − lnΓ(α) − ln y! − y ln(α+μ) − α ln(1 + μ/α)."""
-        α = self.concentration
-        return self.log_base(count) - xlogy(count, np.add(α, intensity)) - α * np.log1p(np.divide(intensity, α))
+        α, μ = self.concentration, np.asarray(intensity)
+        return np.asarray(self.log_base(count) - xlogy(count, α + μ) - α * np.log1p(μ / α))
 
 
 def log_probability(likelihood: Likelihood, count: ArrayLike, intensity: ArrayLike) -> Array:

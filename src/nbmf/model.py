@@ -7,6 +7,7 @@ Without priors it is the maximum-likelihood form of §3, with them the Bayesian 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,13 +52,15 @@ class State:
     trail: tuple[tuple[Array, ...], ...] = ()
 
 
-def begin(
-    model: Model, counts: Counts, backend: Backend, users: Array, items: Array, ties: Ties | None
-) -> State:
-    """Return the state at a given start, which serves as arithmetic and as geometric means."""
+def begin(model: Model, counts: Counts, backend: Backend, users: Array, items: Array, ties: Ties | None) -> State:
+    """Return the state at a given start, which serves as arithmetic and as geometric means.
+
+    A start is no posterior, so it has no ELBO: its objective is −∞, and the first sweep cannot fall below it.
+    """
     values, times = np.unique(counts.by_user.data.astype(np.float64), return_counts=True)
     log_base = float(model.likelihood.log_base(values) @ times)
-    return observe(model, counts, backend, Point(users), Point(items), ties, log_base)
+    state = observe(model, counts, backend, Point(users), Point(items), ties, log_base)
+    return replace(state, objective=-math.inf)
 
 
 def observe(

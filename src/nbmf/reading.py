@@ -17,8 +17,8 @@ import struct
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,6 +36,8 @@ _LONGEST_LINE = 131_072  # bytes; the csv module's own limit for a field
 _HEAD_LINES = 200
 _STARTS = {"parquet": b"PAR1", "gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
 _EXTENSIONS = {".parquet": "parquet", ".gz": "gzip", ".zst": "zstd"}
+_TEXT_TYPES = {"TEXT", "VARCHAR", "ENUM"}
+_INTEGER_TYPES = {sign + size for sign in ("", "U") for size in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")}
 _INTEGER = re.compile("-?[0-9]+")
 # what a count column may hold, right or wrong; no column is called like this
 _NUMBER_LIKE = re.compile(r"\s*([-+.]?\d.*|[-+]?inf(inity)?|nan|null|none|n/?a|)\s*", re.IGNORECASE)
@@ -58,7 +60,7 @@ class MissingFileError(ReadError, FileNotFoundError):
 class _Layout(NamedTuple):
     delimiter: str
     width: int
-    has_header: bool
+    header: list[str]  # empty where there is none
     columns: dict[str, int]  # positions of user, item and count; without a count, each row counts 1
 
 
@@ -111,12 +113,16 @@ def read_interactions(
     if not isinstance(source, str | os.PathLike):
         raise TypeError(f"cannot read interactions from a {type(source).__name__}; give a path or a data frame")
     path = os.fsdecode(source)
-    packing = _packing(path)
+    packing, changed = _packing(path), os.stat(path).st_mtime_ns
     with _connection(path) as connection:
         if packing == "parquet":
-            relation = f"read_parquet({_literal(path)}, file_row_number=true, hive_partitioning=false)"
-            return _read_typed(connection, path, relation, "file_row_number", named)
-        return _TextFile(connection, path, packing).read(named)
+            relation = f"read_parquet({_path_literal(path)}, file_row_number=true, hive_partitioning=false)"
+            data = _read_typed(connection, path, relation, "file_row_number", named)
+        else:
+            data = _TextFile(connection, path, packing).read(named)
+    if os.stat(path).st_mtime_ns != changed:  # it is gone through more than once
+        raise ReadError(f"{path}: changed while it was being read; try again when it is complete")
+    return data
 
 
 @contextmanager
@@ -153,9 +159,13 @@ def _packing(path: str) -> str:
     return packing
 
 
-def _literal(path: str) -> str:
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _path_literal(path: str) -> str:
     # brackets keep DuckDB from taking * ? [ in a file name as a pattern
-    return "'" + re.sub(r"([*?\[])", r"[\1]", os.path.abspath(path)).replace("'", "''") + "'"
+    return _literal(re.sub(r"([*?\[])", r"[\1]", os.path.abspath(path)))
 
 
 class _TextFile(NamedTuple):
@@ -165,12 +175,13 @@ class _TextFile(NamedTuple):
 
     def read(self, named: dict[str, str | None]) -> Interactions:
         n_lines = self.check()
-        layout = _recognise(self.path, list(islice(self.lines(), _HEAD_LINES)), named)
+        with closing(self.lines()) as lines:
+            layout = _recognise(self.path, list(islice(lines, _HEAD_LINES)), named)
         with suppress(Exception):  # whatever it was, a careful look names it, or finds nothing wrong
             return _gather(self.connection, *self.fast_table(layout, n_lines))
         return self.read_carefully(layout)
 
-    def open(self) -> Any:
+    def open_bytes(self) -> Any:
         return gzip.open(self.path) if self.packing == "gzip" else open(self.path, "rb")
 
     def check(self) -> int | None:
@@ -180,16 +191,16 @@ class _TextFile(NamedTuple):
             if self.packing == "zstd":
                 _check_zstd_frames(self.path)
                 return None
-            with self.open() as stream:
+            with self.open_bytes() as stream:
                 while block := stream.read(1 << 20):
                     n_ends, tail = n_ends + block.count(b"\n"), (tail + block)[-1000:]
         except (EOFError, gzip.BadGzipFile, zlib.error, struct.error) as error:
             raise ReadError(f"{self.path}: is damaged or cut short ({error}); fetch or pack it again") from error
         return n_ends - tail[len(tail.rstrip(b"\r\n")) :].count(b"\n") + 1
 
-    def raw_lines(self) -> Iterator[bytes]:
+    def raw_lines(self) -> Generator[bytes]:
         if self.packing != "zstd":
-            with self.open() as stream:
+            with self.open_bytes() as stream:
                 yield from iter(lambda: stream.readline(_LONGEST_LINE + 1), b"")
             return
         result = self.connection.cursor().execute(f"SELECT line FROM {self.lines_sql()}")
@@ -199,43 +210,33 @@ class _TextFile(NamedTuple):
                     raise ReadError(f"{self.path}: has line breaks inside quotes; decompress it, then read it")
                 yield (line or "").encode() + b"\n"
 
-    def lines(self) -> Iterator[str]:
+    def lines(self) -> Generator[str]:
         """Every line with its end; what is not text is named by line and byte."""
         offset = 0
-        for number, raw in enumerate(self.raw_lines(), 1):
-            where = f"{self.path}, line {number}"
-            if len(raw) > _LONGEST_LINE:
-                raise ReadError(f"{where}: is longer than {_LONGEST_LINE} bytes; this is no table of users and items")
-            if b"\0" in raw:
-                raise ReadError(f"{where}: NUL at byte {offset + raw.index(0)}, so not text; convert it to UTF-8")
-            try:
-                text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                byte = f"byte {offset + error.start} (0x{raw[error.start]:02x})"
-                raise ReadError(f"{where}: {byte} is not UTF-8 text; convert it: iconv -f LATIN1 -t UTF-8") from None
-            if "\r" in text.rstrip("\r\n") and '"' not in text:
-                raise ReadError(f"{where}: has a carriage return inside; end lines with LF or CRLF")
-            offset += len(raw)
-            yield text
+        with closing(self.raw_lines()) as raw_lines:  # not left open while an error is on its way
+            for number, raw in enumerate(raw_lines, 1):
+                yield _as_text(raw, offset, f"{self.path}, line {number}")
+                offset += len(raw)
 
-    def lines_sql(self, skip: int = 0) -> str:
+    def lines_sql(self, skip: bool = False) -> str:
         # One column: no line has the delimiter, or else it is an error and the file is read carefully.
         # No new_line option: with it, DuckDB 2.0 reads nothing from a file with CRLF, in silence.
         return (
-            f"read_csv({_literal(self.path)}, columns={{'line': 'VARCHAR'}}, delim='\x1f', quote='', escape='', "
-            f"comment='', header=false, skip={skip}, compression='{self.packing}', auto_detect=false, "
+            f"read_csv({_path_literal(self.path)}, columns={{'line': 'VARCHAR'}}, delim='\x1f', quote='', escape='', "
+            f"comment='', header=false, skip={skip:d}, compression='{self.packing}', auto_detect=false, "
             f"strict_mode=true, null_padding=false, ignore_errors=false, hive_partitioning=false, "
             f"max_line_size={_LONGEST_LINE})"
         )
 
     def fast_table(self, layout: _Layout, n_lines: int | None) -> tuple[_Table, int | None]:
         """The file by DuckDB, and how many rows it must have; a line that needs a careful look has no user."""
-        n_rows = None if n_lines is None else n_lines - layout.has_header
+        n_rows = None if n_lines is None else n_lines - bool(layout.header)
         blank = "false" if n_lines is None else "line IS NULL"  # one that is not at the end shows in n_rows
-        lines = f"{self.lines_sql(int(layout.has_header))} WHERE NOT {blank}"
+        lines = f"{self.lines_sql(skip=bool(layout.header))} WHERE NOT {blank}"
         relation = f"(SELECT line, string_split(line, '{layout.delimiter}') AS cell FROM {lines})"
         columns = {role: (f"cell[{k + 1}]", "TEXT") for role, k in layout.columns.items()}
         sound = f"len(cell) = {layout.width} AND NOT contains(line, '\"') AND NOT contains(line, chr(0))"
+        sound += f" AND cell <> [{', '.join(map(_literal, layout.header))}]::VARCHAR[]"
         columns["user"] = (f"CASE WHEN {sound} THEN {columns['user'][0]} END", "TEXT")
         return _Table(self.path, relation, columns), n_rows
 
@@ -257,21 +258,40 @@ class _TextFile(NamedTuple):
 
     def records(self, layout: _Layout, faults: list[ReadError]) -> Iterator[tuple[Any, ...]]:
         """Line number and chosen cells of each row, up to the first fault."""
-        reader = csv.reader(self.lines(), delimiter=layout.delimiter, strict=True)
         line, blank = 1, 0
-        try:
-            for record in reader:
-                if record and (blank or len(record) != layout.width):
-                    raise _wrong_width(self.path, blank or line, 0 if blank else len(record), layout.width)
-                if not record:
-                    blank = blank or line
-                elif line > 1 or not layout.has_header:
-                    yield (line, *(record[k] for k in layout.columns.values()))
-                line = reader.line_num + 1
-        except ReadError as error:
-            faults.append(error)
-        except csv.Error as error:
-            faults.append(ReadError(f"{self.path}, line {line}: {error}; inside quotes, a quote is written twice"))
+        with closing(self.lines()) as lines:
+            reader = csv.reader(lines, delimiter=layout.delimiter, strict=True)
+            try:
+                for record in reader:
+                    if record and (blank or len(record) != layout.width):
+                        raise _wrong_width(self.path, blank or line, 0 if blank else len(record), layout.width)
+                    if not record:
+                        blank = blank or line
+                    elif record == layout.header and line > 1:
+                        raise ReadError(f"{self.path}, line {line}: the header again; remove it")
+                    elif record != layout.header:
+                        yield (line, *(record[k] for k in layout.columns.values()))
+                    line = reader.line_num + 1
+            except ReadError as error:
+                faults.append(error)
+            except csv.Error as error:
+                problem = f"the quotes do not match ({error}); inside quotes, write a quote twice"
+                faults.append(ReadError(f"{self.path}, line {line}: {problem}"))
+
+
+def _as_text(raw: bytes, offset: int, where: str) -> str:
+    if len(raw) > _LONGEST_LINE:
+        raise ReadError(f"{where}: is longer than {_LONGEST_LINE} bytes; this is no table of users and items")
+    if b"\0" in raw:
+        raise ReadError(f"{where}: NUL at byte {offset + raw.index(0)}, so not text; convert it to UTF-8")
+    try:
+        text = raw.decode("utf-8" if offset else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        byte = f"byte {offset + error.start} (0x{raw[error.start]:02x})"
+        raise ReadError(f"{where}: {byte} is not UTF-8 text; convert it: iconv -f LATIN1 -t UTF-8") from None
+    if "\r" in text.rstrip("\r\n") and '"' not in text:
+        raise ReadError(f"{where}: has a carriage return inside; end lines with LF or CRLF")
+    return text
 
 
 def _wrong_width(path: str, line: int, found: int, expected: int) -> ReadError:
@@ -305,22 +325,25 @@ def _recognise(path: str, head: list[str], named: dict[str, str | None]) -> _Lay
     if not "".join(head).strip("\r\n"):
         raise ReadError(f"{path}: has no rows, only blank lines")
     tables = {delimiter: _split(head, delimiter) for delimiter in "\t,;| "}
-    fits = {delimiter: _commonest_width(records) for delimiter, records in tables.items()}
+    if not any(map(_fit, tables.values())):  # all may be inside one quote that is never closed; that is named later
+        tables = {delimiter: [line.rstrip("\r\n").split(delimiter) for line in head] for delimiter in tables}
     for group in ("\t", ",;|", " "):  # what comes later may well stand inside an id
-        if candidates := [delimiter for delimiter in group if fits[delimiter][0] >= 0.5]:
-            delimiter = max(candidates, key=lambda d: (_has_names_or_counts(tables[d], named), fits[d][0]))
+        if candidates := [delimiter for delimiter in group if _fit(tables[delimiter]) >= 0.5]:
+            delimiter = max(candidates, key=lambda d: (_has_names_or_counts(tables[d], named), _fit(tables[d])))
             break
     else:
         raise ReadError(f"{path}, line 1: no two columns found; separate them by tab, comma, semicolon, pipe or space")
-    width, records = fits[delimiter][1], tables[delimiter]
+    records = tables[delimiter]
+    width = _commonest_width(records)
     first = records[0] if head[0].strip("\r\n") else []
     if len(first) != width:
         raise _wrong_width(path, 1, len(first), width)
-    has_header = any(named.values()) or _is_header(first, [row for row in records[1:] if len(row) == width])
-    if has_header and len(records) == 1:
+    is_named = any(name is not None for name in named.values())
+    if not is_named and not _is_header(first, [row for row in records[1:] if len(row) == width]):
+        return _Layout(delimiter, width, [], dict(zip(_KNOWN_NAMES, range(width), strict=False)))
+    if len(records) == 1:
         raise ReadError(f"{path}: has a header but no rows")
-    by_position = dict(zip(_KNOWN_NAMES, range(width), strict=False))
-    return _Layout(delimiter, width, has_header, _choose(path, first, named) if has_header else by_position)
+    return _Layout(delimiter, width, first, _choose(path, first, named))
 
 
 def _split(lines: list[str], delimiter: str) -> list[list[str]]:
@@ -331,10 +354,14 @@ def _split(lines: list[str], delimiter: str) -> list[list[str]]:
     return records[:-1] if len(lines) == _HEAD_LINES else records  # the last may be cut
 
 
-def _commonest_width(records: list[list[str]]) -> tuple[float, int]:
-    """Share of the lines that have it, and the width."""
-    width, n_lines = max(Counter(map(len, records)).items(), key=lambda entry: entry[1], default=(0, 0))
-    return n_lines / len(records) if width > 1 else 0.0, width
+def _commonest_width(records: list[list[str]]) -> int:
+    return max(Counter(map(len, records)).items(), key=lambda entry: entry[1], default=(0, 0))[0]
+
+
+def _fit(records: list[list[str]]) -> float:
+    """Share of the lines that have the commonest width, if that makes two columns."""
+    width = _commonest_width(records)
+    return sum(len(record) == width for record in records) / len(records) if width > 1 else 0.0
 
 
 def _roles(cell: str) -> set[str]:
@@ -350,14 +377,16 @@ def _has_names_or_counts(records: list[list[str]], named: dict[str, str | None])
 def _is_header(first: list[str], rows: list[list[str]]) -> bool:
     """Whether the first line names columns, where the caller has not said so by naming some."""
     roles = [_roles(cell) for cell in first]
-    if len(first) > 2:
-        if _NUMBER_LIKE.fullmatch(first[2]):
-            return False
-        if any(roles) or (rows and all(_NUMBER_LIKE.fullmatch(row[2]) for row in rows)):
-            return True
-    # of two columns, 'user' or 'song' may be ids: as names they stand in their place, and only once
-    in_place = "user" in roles[0] or "item" in roles[1] or ("item" in roles[0] and "user" in roles[1])
-    if in_place and not any(cell == name for row in rows for cell, name in zip(row, first, strict=True)):
+    # 'user' or 'song' may be ids: as names they stand in their place, and do not come back below
+    comes_back = any(row[0] == first[0] or row[1] == first[1] for row in rows)
+    both = not comes_back and set().union(*roles[:2]) >= {"user", "item"}
+    if len(first) == 2:
+        is_named = both or (not comes_back and ("user" in roles[0] or "item" in roles[1]))
+    elif _NUMBER_LIKE.fullmatch(first[2]):
+        return both
+    else:
+        is_named = any(roles) or (bool(rows) and all(_NUMBER_LIKE.fullmatch(row[2]) for row in rows))
+    if is_named:
         return True
     integers_below = any(all(map(_INTEGER.fullmatch, column)) for column in zip(*rows, strict=True))
     return integers_below and not any(map(_INTEGER.fullmatch, first))
@@ -380,7 +409,7 @@ def _choose(source: str, names: list[str], named: dict[str, str | None]) -> dict
         chosen.update((role, k) for k in fitting)
     missing = [role for role in ("user", "item") if role not in chosen]
     left = [k for k in range(len(names)) if k not in chosen.values()]
-    if missing and len(left) == len(missing) and ("count" in chosen or len(names) == 2):
+    if missing and len(left) == len(missing):
         chosen.update(zip(missing, left, strict=True))
     elif missing:
         raise ReadError(f"{source}: which column is the {missing[0]}? pass {missing[0]}='…'; {listed}")
@@ -394,9 +423,13 @@ def _read_typed(
 ) -> Interactions:
     described = connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()
     # pandas adds its row labels as columns of that name
-    types = [row[:2] for row in described if row[0] != position and not row[0].startswith("__index_level_")]
-    chosen = _choose(name, [column for column, _ in types], named)
-    columns = {role: ('"' + types[k][0].replace('"', '""') + '"', types[k][1]) for role, k in chosen.items()}
+    types = {
+        column: re.sub(r"\(.*\)$", "", kind)  # no labels of an ENUM, no digits of a DECIMAL
+        for column, kind, *_ in described
+        if column != position and not column.startswith("__index_level_")
+    }
+    chosen = {role: list(types)[k] for role, k in _choose(name, list(types), named).items()}
+    columns = {role: ('"' + column.replace('"', '""') + '"', types[column]) for role, column in chosen.items()}
     data = _gather(connection, _Table(name, relation, columns, position=position))
     if not data.n_users:
         raise ReadError(f"{name}: has columns but no rows")
@@ -406,9 +439,9 @@ def _read_typed(
 def _id_sql(table: _Table, role: str) -> str:
     """The id, NULL where there is none."""
     column, kind = table.columns[role]
-    if kind.endswith(("INT", "INTEGER")):
+    if kind in _INTEGER_TYPES:
         return f"TRY_CAST({column} AS BIGINT)"
-    if kind.startswith(("TEXT", "VARCHAR", "ENUM")):
+    if kind in _TEXT_TYPES:
         return f"nullif({column}::VARCHAR, '')"
     raise ReadError(f"{table.name}: the {role} column {column} has type {kind}; turn it into integers or text")
 
@@ -417,13 +450,13 @@ def _count_sql(table: _Table) -> str:
     """The count, NULL where it is none."""
     column, kind = table.columns.get("count", ("1", "BIGINT"))
     number = f"TRY_CAST({column} AS BIGINT)"
-    if kind.startswith(("TEXT", "VARCHAR", "ENUM")):
+    if kind in _TEXT_TYPES:
         text = f"trim({column}::VARCHAR, ' \t')"
         number = f"TRY_CAST(split_part({text}, '.', 1) AS BIGINT)"
         return f"CASE WHEN regexp_full_match({text}, '[0-9]+([.]0*)?') THEN {number} END"
-    if kind.startswith(("FLOAT", "DOUBLE", "DECIMAL")):
+    if kind in {"FLOAT", "DOUBLE", "DECIMAL"}:
         return f"CASE WHEN {column} >= 0 AND {column} = trunc({column}) THEN {number} END"
-    if kind.endswith(("INT", "INTEGER")) or kind == "BOOLEAN":
+    if kind in _INTEGER_TYPES or kind == "BOOLEAN":
         return f"CASE WHEN {number} >= 0 THEN {number} END"
     raise ReadError(f"{table.name}: the count column {column} has type {kind}; turn it into whole numbers")
 
@@ -443,7 +476,7 @@ def _gather(connection: DuckDBPyConnection, table: _Table, n_rows: int | None = 
         SELECT coalesce(sum(n_rows) FILTER (of_user), 0), coalesce(bool_and(n_rows = n_counts
             AND CASE WHEN of_user THEN user_id IS NOT NULL ELSE item_id IS NOT NULL END), true) FROM ids""").fetchall()
     if not sound or n_rows not in (None, found):
-        raise _first_fault(connection, table)
+        raise _first_fault(connection, table) if table.position else ReadError(f"{table.name}: needs a careful look")
     users, items = (_number(connection, table, role) for role in ("user", "item"))
     pairs: dict[str, Any] = connection.execute("""
         SELECT users.code AS user, items.code AS item, TRY_CAST(sum(times) AS BIGINT) AS total
@@ -476,12 +509,9 @@ def _number(connection: DuckDBPyConnection, table: _Table, role: str) -> Ids:
 def _first_fault(connection: DuckDBPyConnection, table: _Table) -> ReadError:
     """The first row in which something is missing, in words."""
     raw_count = "raw_count" if "count" in table.columns else "1"
-    faults = connection.execute(f"""
+    ((position, user, item, count, no_user, no_item),) = connection.execute(f"""
         SELECT position, raw_user::VARCHAR, raw_item::VARCHAR, {raw_count}::VARCHAR, user_id IS NULL, item_id IS NULL
         FROM rows WHERE user_id IS NULL OR item_id IS NULL OR times IS NULL ORDER BY position LIMIT 1""").fetchall()
-    if table.position is None or not faults:
-        return ReadError(f"{table.name}: is not what it seems")
-    ((position, user, item, count, no_user, no_item),) = faults
     problem = f"count {count!r} {_count_problem(count)}; counts are whole numbers from 0"
     if no_user or no_item:
         role, cell = ("user", user) if no_user else ("item", item)
@@ -493,7 +523,7 @@ def _first_fault(connection: DuckDBPyConnection, table: _Table) -> ReadError:
 
 def _count_problem(text: str | None) -> str:
     if text is None or not text.strip():
-        return "is missing" if text is None else "is empty"
+        return "is missing (null or NaN)" if text is None else "is empty"
     try:
         value = float(text)
     except ValueError:

@@ -289,7 +289,9 @@ class NBMF(CountFactorization):
     Examples
     --------
     >>> import nbmf
-    >>> data = nbmf.Interactions.from_arrays(["ann", "ann", "bob", "cy", "cy"], ["a", "b", "a", "b", "c"], [9, 1, 2, 1, 3])
+    >>> data = nbmf.Interactions.from_arrays(
+    ...     ["ann", "ann", "bob", "cy", "cy"], ["a", "b", "a", "b", "c"], [9, 1, 2, 1, 3]
+    ... )
     >>> model = nbmf.NBMF(n_components=2, random_state=0).fit(data)
     >>> model.recommend("bob", n=1).items
     array([['b']], dtype='<U1')
@@ -411,7 +413,9 @@ def _positions(ids: Ids, known: Ids, what: str) -> NDArray[np.intp]:
     found = order[np.minimum(places, len(known) - 1)]
     unknown = np.flatnonzero(known[found] != ids)
     if len(unknown):
-        raise KeyError(f"{what} {ids[unknown[0]]!r} was not in the data of the fit, which had {len(known)} {what}s")
+        raise KeyError(
+            f"{what} {ids.tolist()[unknown[0]]!r} was not in the data of the fit, which had {len(known)} {what}s"
+        )
     return found
 
 

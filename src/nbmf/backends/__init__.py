@@ -56,8 +56,8 @@ class Backend(Protocol):
     ) -> Expectation:
         """Infer allocations and exposures from the factors; `ties=None` gives every cell its own exposure."""
 
-    def sum_by_item(self, counts: Counts, expectation: Expectation, user_means: Array) -> Sums:
-        """Sum the same allocations and exposures over each item's cells, with the given users' means."""
+    def sum_by_item(self, counts: Counts, expectation: Any, user_means: Array) -> Sums:
+        """Sum what this backend's `expect` found over each item's cells, with the given users' means."""
 
     def conditional(self, prior: Prior, sums: Sums) -> Gamma:
         """Return Gamma(prior shape + allocated, prior rate + exposed) with its moments: Eqs. (update_w), (update_h)."""

@@ -27,6 +27,7 @@ Array = NDArray[np.floating[Any]]
 
 TILE_ROWS, TILE_COLUMNS = 128, 512  # a tile and its factors stay in a core's own cache
 BLOCK_ROWS = 2048  # rows summed in single precision before the sum goes to double
+# Underflow can make λ of a non-zero 0 (a prior shape of 0.01 in float32 does); y/λ must stay finite.
 LEAST_INTENSITY = {np.dtype(np.float32): np.float32(1e-25), np.dtype(np.float64): np.float64(1e-250)}
 ROW_WORK = 16  # what a row costs beside its non-zeros, in non-zeros
 LEAST_WORK = 4096  # non-zeros for which waking a thread pays
@@ -76,37 +77,36 @@ class Cpu:
     ) -> SparseExpectation:
         """Infer allocations and exposures, Eqs. (update_c) and (update_a), and sum them for each user in one walk."""
         by_user, α, dtype = counts.by_user, likelihood.concentration, users.mean.dtype
-        user_means: Array | None = users.mean
-        item_means: Array | None = items.mean
-        log_evidence = np.zeros(by_user.shape[0])
-        total = 0.0
-        unseen = labels = sizes = None
-        if α == np.inf:
-            user_means = item_means = None
-            exposed = self._sum_rows(items.mean).astype(dtype)[None, :]
-            total = -float(self._sum_rows(users.mean) @ self._sum_rows(items.mean))
-        elif ties is None:
-            exposed, logs = self._expose_unseen(users.mean, items.mean, items.mean, α, logs=True)
-            total = -α * float(logs.sum())
-        else:
-            labels, sizes = ties.labels, np.array(list(map(len, ties.members)), dtype)
-            sums = ties.sum_items(items.mean).astype(dtype)
-            unseen = self._multiply(users.mean, sums.T)
-            exposed = np.zeros_like(users.mean)
-        cells = np.empty((by_user.nnz, 1 if user_means is None else 2), dtype)
+        poisson = α == np.inf
+        cells = np.empty((by_user.nnz, 1 if poisson else 2), dtype)
         allocated = np.empty_like(users.mean) if sum_users else None
-        self._share_out(
-            kernels.expect_rows, self._bounds(by_user.indptr), by_user.indptr, by_user.indices, by_user.data,
-            users.geometric_mean, items.geometric_mean, user_means, item_means, dtype.type(α), LEAST_INTENSITY[dtype],
-            labels, sizes, cells, unseen, allocated, exposed, log_evidence,
-        )  # fmt: skip
-        total += float(log_evidence.sum())
-        if allocated is None:
-            return SparseExpectation(users, items, α, ties, cells, unseen, None, total)
-        if unseen is not None:
-            # Σ_c A_uc S_c counts the seen cells too, which `cells` take off again; below 0 is rounding
-            exposed = self._multiply(unseen, sums, exposed)
-        return SparseExpectation(users, items, α, ties, cells, unseen, Sums(allocated, exposed), total)
+        log_evidence = np.zeros(by_user.shape[0])
+        walk = (self._bounds(by_user.indptr), by_user.indptr, by_user.indices, by_user.data)
+        geometric_means = (users.geometric_mean, items.geometric_mean)
+        unseen = labels = sizes = cluster_sums = None
+        if poisson:
+            exposed = self._sum_rows(items.mean)[None, :].astype(dtype)
+            total = -float(self._sum_rows(users.mean) @ self._sum_rows(items.mean))
+            written = (cells, allocated, log_evidence)
+            self._share_out(kernels.allocate_rows, *walk, *geometric_means, LEAST_INTENSITY[dtype], *written)
+        else:
+            if ties is None:
+                exposed, logs = self._expose_unseen(users.mean, items.mean, items.mean, α, logs=True)
+                total = -α * float(logs.sum())
+            else:
+                labels, sizes = ties.labels, np.array(list(map(len, ties.members)), dtype)
+                cluster_sums = ties.sum_items(items.mean).astype(dtype)
+                unseen = self._multiply(users.mean, cluster_sums.T)
+                exposed, total = np.zeros_like(users.mean), 0.0
+            self._share_out(
+                kernels.expect_rows, *walk, *geometric_means, users.mean, items.mean, dtype.type(α),
+                LEAST_INTENSITY[dtype], labels, sizes, cells, unseen, allocated, exposed, log_evidence,
+            )  # fmt: skip
+            if unseen is not None and cluster_sums is not None and sum_users:
+                # Σ_c A_uc S_c has the seen cells too, which `cells` have taken off; below 0 is rounding
+                exposed = self._multiply(unseen, cluster_sums, exposed)
+        sums = None if allocated is None else Sums(allocated, exposed)
+        return SparseExpectation(users, items, α, ties, cells, unseen, sums, total + float(log_evidence.sum()))
 
     def sum_by_item(self, counts: Counts, expectation: SparseExpectation, user_means: Array) -> Sums:
         """Sum the same allocations and exposures for each item, Eq. (update_h)."""
@@ -185,7 +185,8 @@ class Cpu:
 
         with self._blas.limit(limits=1, user_api="blas"):
             blocks = self._run(sum_block, range(0, len(values), BLOCK_ROWS))
-        return np.sum(blocks, axis=0, dtype=np.float64)
+        total: NDArray[np.float64] = np.sum(blocks, axis=0, dtype=np.float64)
+        return total
 
     def _share_out(self, kernel: Any, bounds: NDArray[np.int64], *arguments: Any) -> None:
         """Call kernel(start, stop, *arguments) for each stretch of rows."""

@@ -1,7 +1,7 @@
 """Compiled loops over rows: each call does rows `start` to `stop`, holds no lock and writes nothing but those rows.
 
 A row is done by one thread in one order, so the results have the same bits for any number of threads. Sums run in the
-factors' own precision for at most RUN terms and then go to double: a float32 total of 10⁵ terms would lose three digits.
+factors' own precision for at most RUN terms and then go to double: a float32 total of 10⁵ terms may lose 3 digits.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ CACHE_LINE = 64
 # gives infinity as in NumPy (a test for it would keep loops from being vectorized).
 _OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
 compiled: Callable[[Any], Any] = numba.njit(fastmath={"reassoc", "contract", "nsz", "arcp"}, **_OPTIONS)
-compiled_as_written: Callable[[Any], Any] = numba.njit(**_OPTIONS)
+_intrinsic: Callable[[Any], Any] = intrinsic
+_get_item_pointer: Callable[..., Any] = cgutils.get_item_pointer
+compiled_as_written: Callable[[Any], Any] = numba.njit(fastmath=False, **_OPTIONS)  # unsaid, the caller's holds
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@_intrinsic
 def _prefetch(typing: Any, array: Any, row: Any, column: Any) -> Any:
     """Ask the memory for array[row, column] ahead of its use: the gathered rows follow no pattern hardware sees.
 
@@ -36,7 +38,7 @@ def _prefetch(typing: Any, array: Any, row: Any, column: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         held = context.make_array(signature.args[0])(context, builder, arguments[0])
         position = [context.cast(builder, arguments[n], signature.args[n], types.intp) for n in (1, 2)]
-        pointer = cgutils.get_item_pointer(context, builder, signature.args[0], held, position)
+        pointer = _get_item_pointer(context, builder, signature.args[0], held, position)
         address = builder.bitcast(pointer, ir.IntType(8).as_pointer())
         flag = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [address.type, flag, flag, flag])
@@ -55,7 +57,7 @@ def _reinterpret(name: str, source: Any, target: Any) -> Any:
         return target(source), generate
 
     typed.__name__ = name
-    return intrinsic(typed)
+    return _intrinsic(typed)
 
 
 _bits_of = _reinterpret("_bits_of", types.float64, types.int64)
@@ -67,7 +69,7 @@ def log(x):  # type: ignore[no-untyped-def]
     """Natural logarithm of a positive normal double to 2e-16 relative; unlike libm's, loops over it are vectorized."""
     bits = _bits_of(x)
     # x = 2^exponent · mantissa with √½ ≤ mantissa < √2
-    exponent = ((bits - 0x3FE6A09E667F3BCD) >> 52)
+    exponent = (bits - 0x3FE6A09E667F3BCD) >> 52
     mantissa = _float_of(bits - (exponent << 52))
     t = (mantissa - 1.0) / (mantissa + 1.0)
     s = t * t
@@ -75,6 +77,18 @@ def log(x):  # type: ignore[no-untyped-def]
     series = 1 / 11 + s * (1 / 13 + s * (1 / 15 + s * series))
     series = 1 / 3 + s * (1 / 5 + s * (1 / 7 + s * (1 / 9 + s * series)))
     return exponent * 0.6931471805599453 + 2.0 * (t + t * s * series)
+
+
+@compiled_as_written
+def lost_by_adding_1(x):  # type: ignore[no-untyped-def]
+    """Return x − ((1 + x) − 1): what rounding takes from a small x."""
+    return x - ((1.0 + x) - 1.0)
+
+
+@compiled_as_written
+def log1p(x):  # type: ignore[no-untyped-def]
+    """Logarithm of 1 + x, x ≥ 0, as exact for small x (a large concentration) as for large."""
+    return log(1.0 + x) + lost_by_adding_1(x) / (1.0 + x)
 
 
 @compiled_as_written
@@ -121,8 +135,7 @@ def gamma_rows(  # type: ignore[no-untyped-def]
                 1 / 12 - s * (1 / 120 - s * (1 / 252 - s * (1 / 240 - s * (1 / 132 - s * (691 / 32760 - s / 12)))))
             )
             delta = z * (
-                1 / 12
-                - s * (1 / 360 - s * (1 / 1260 - s * (1 / 1680 - s * (1 / 1188 - s * (691 / 360360 - s / 156)))))
+                1 / 12 - s * (1 / 360 - s * (1 / 1260 - s * (1 / 1680 - s * (1 / 1188 - s * (691 / 360360 - s / 156)))))
             )
             log_z, log_rate = log(a + 8.0), log(b)
             drop = epsilon + slope / product
@@ -131,9 +144,7 @@ def gamma_rows(  # type: ignore[no-untyped-def]
             geometric_mean[row, k] = exp(mean_log)
             sum_mean += a / b
             sum_log += mean_log
-            sum_entropy += (
-                8.5 * log_z - 8.0 + 0.9189385332046727 + delta - log(product) + (a - 1.0) * drop - log_rate
-            )
+            sum_entropy += 8.5 * log_z - 8.0 + 0.9189385332046727 + delta - log(product) + (a - 1.0) * drop - log_rate
         row_means[row], row_logs[row], row_entropies[row] = sum_mean, sum_log, sum_entropy
 
 
@@ -174,6 +185,38 @@ def _add_rows(total, run, table, indices, first, last, weights):  # type: ignore
 
 
 @compiled
+def _intensities(found, users, user, items, indices, first, last, end):  # type: ignore[no-untyped-def]
+    """Dot products of one user's row with the rows of the items the user took; `end` is the last non-zero of all."""
+    line = CACHE_LINE // items.itemsize
+    for p in range(first, last):
+        _fetch(items, indices[min(p + AHEAD, end)], line)
+        found[p - first] = _dot(users, user, items, indices[p])
+
+
+@compiled
+def _tie(unseen, n_unseen, concentration):  # type: ignore[no-untyped-def]
+    """Turn Σ μ over a user's unseen cells of each cluster into their exposure A_uc; return their log-evidence."""
+    zero, one, total = unseen.dtype.type(0), unseen.dtype.type(1), 0.0
+    for c in range(len(unseen)):
+        # below 0 is rounding; a user who took the whole cluster has no unseen cell in it
+        mean = max(unseen[c], zero) / max(n_unseen[c], one)
+        unseen[c] = concentration / (concentration + mean) if n_unseen[c] > zero else zero
+        total -= concentration * n_unseen[c] * log1p(np.float64(mean) / concentration)
+    return total
+
+
+@compiled
+def _log_evidence(counts, λ, μ, concentration, tied):  # type: ignore[no-untyped-def]
+    """Σ y ln λ − y ln(α+μ) over a user's non-zeros; if tied, −α ln(1 + μ/α) too, which tiles have done otherwise."""
+    total = 0.0
+    for p in range(len(counts)):
+        total += counts[p] * log(np.float64(λ[p]) / (concentration + np.float64(μ[p])))
+        if tied:
+            total -= concentration * log1p(np.float64(μ[p]) / concentration)
+    return total
+
+
+@compiled
 def expect_rows(  # type: ignore[no-untyped-def]
     start, stop, indptr, indices, counts, users, items, user_means, item_means, concentration, least,
     labels, cluster_sizes, cells, unseen, allocated, exposed, log_evidence,
@@ -181,82 +224,71 @@ def expect_rows(  # type: ignore[no-untyped-def]
     """For each user, the latent variables of the non-zeros, then the user's two sums and part of the objective.
 
     cells[p, 0] = y/λ. cells[p, 1] = by how much ⟨a⟩ of non-zero p exceeds that of an unseen cell: y/(α+μ) if exposures
-    are exact, ⟨a⟩ − A_uc if tied. `unseen` comes with ⟨w_u⟩·S_c and leaves with A_uc. `exposed` and `log_evidence` are
-    added to. `users` and `items` are geometric means. Left out as None: the means and `exposed` (Poisson: ⟨a⟩ = 1),
-    `unseen` and the clusters (exact), `allocated` (no sums wanted).
+    are exact, ⟨a⟩ − A_uc if tied. `unseen` comes with ⟨w_u⟩·S_c and leaves with A_uc. `exposed` is added to. `users` and
+    `items` are geometric means. Left out as None: `unseen` and the clusters (exact), `allocated` (no sums wanted).
     """
-    n_components, end, line = users.shape[1], indptr[stop] - 1, CACHE_LINE // users.itemsize
-    zero, one = users.dtype.type(0), users.dtype.type(1)
-    sum_allocated, sum_exposed, row = np.empty(n_components), np.empty(n_components), np.empty(n_components, users.dtype)
-    longest = 0
-    for user in range(start, stop):
-        longest = max(longest, indptr[user + 1] - indptr[user])
-    geometric_intensity, intensity = np.empty(longest, users.dtype), np.empty(longest, users.dtype)
+    n_components, end = users.shape[1], indptr[stop] - 1
+    one = users.dtype.type(1)
+    longest = np.max(indptr[start + 1 : stop + 1] - indptr[start:stop])
+    λ, μ = np.empty(longest, users.dtype), np.empty(longest, users.dtype)
+    sums, row = np.empty((2, n_components)), np.empty(n_components, users.dtype)
     if unseen is not None:
         n_unseen = np.empty(unseen.shape[1], users.dtype)
     for user in range(start, stop):
         first, last = indptr[user], indptr[user + 1]
-
-        # λ and μ of each non-zero
-        for p in range(first, last):
-            ahead = indices[min(p + AHEAD, end)]
-            _fetch(items, ahead, line)
-            # underflow can make λ 0 (a prior shape of 0.01 in float32); y/λ must stay finite
-            geometric_intensity[p - first] = max(_dot(users, user, items, indices[p]), least)
-            if user_means is not None:
-                _fetch(item_means, ahead, line)
-                intensity[p - first] = _dot(user_means, user, item_means, indices[p])
-
-        # A_uc from the mean intensity m_uc of the unseen cells
-        total = 0.0
+        _intensities(λ, users, user, items, indices, first, last, end)
+        _intensities(μ, user_means, user, item_means, indices, first, last, end)
         if unseen is not None:
-            for c in range(len(n_unseen)):
-                n_unseen[c] = cluster_sizes[c]
+            n_unseen[:] = cluster_sizes
             for p in range(first, last):
                 c = labels[indices[p]]
-                unseen[user, c] -= intensity[p - first]
+                unseen[user, c] -= μ[p - first]
                 n_unseen[c] -= one
-            for c in range(len(n_unseen)):
-                # below 0 is rounding; a user who took the whole cluster has no unseen cell in it
-                mean = max(unseen[user, c], zero) / max(n_unseen[c], one)
-                unseen[user, c] = concentration / (concentration + mean) if n_unseen[c] > zero else zero
-                total -= concentration * n_unseen[c] * log(1.0 + np.float64(mean) / concentration)
-
-        # the objective's terms y ln λ + log_evidence(y, μ)
-        if user_means is None:
-            for p in range(first, last):
-                total += counts[p] * log(np.float64(geometric_intensity[p - first]))
-        else:
-            for p in range(first, last):
-                λ, μ = np.float64(geometric_intensity[p - first]), np.float64(intensity[p - first])
-                total += counts[p] * log(λ / (concentration + μ))
-                if unseen is not None:
-                    total -= concentration * log(1.0 + μ / concentration)
-        log_evidence[user] += total
-
-        # y/λ and ⟨a⟩
+            log_evidence[user] = _tie(unseen[user], n_unseen, concentration)
         for p in range(first, last):
-            count = counts[p]
-            cells[p, 0] = count / geometric_intensity[p - first]
-            if user_means is not None:
-                inverse = one / (concentration + intensity[p - first])
-                if unseen is None:
-                    cells[p, 1] = count * inverse
-                else:
-                    cells[p, 1] = (concentration + count) * inverse - unseen[user, labels[indices[p]]]
-
+            λ[p - first] = max(λ[p - first], least)
+            count, inverse = counts[p], one / (concentration + μ[p - first])
+            cells[p, 0] = count / λ[p - first]
+            if unseen is None:
+                cells[p, 1] = count * inverse
+            else:
+                cells[p, 1] = (concentration + count) * inverse - unseen[user, labels[indices[p]]]
+        log_evidence[user] += _log_evidence(counts[first:last], λ, μ, concentration, unseen is not None)
         if allocated is not None:
-            sum_allocated[:] = 0.0
-            sum_exposed[:] = 0.0
+            sums[:] = 0.0
             for run in range(first, last, RUN):
                 run_end = min(run + RUN, last)
-                _add_rows(sum_allocated, row, items, indices, run, run_end, cells[run:run_end, 0])
-                if user_means is not None:
-                    _add_rows(sum_exposed, row, item_means, indices, run, run_end, cells[run:run_end, 1])
+                _add_rows(sums[0], row, items, indices, run, run_end, cells[run:run_end, 0])
+                _add_rows(sums[1], row, item_means, indices, run, run_end, cells[run:run_end, 1])
             for k in range(n_components):
-                allocated[user, k] = users[user, k] * sum_allocated[k]
-                if user_means is not None:
-                    exposed[user, k] += sum_exposed[k]
+                allocated[user, k] = users[user, k] * sums[0, k]
+                exposed[user, k] += sums[1, k]
+
+
+@compiled
+def allocate_rows(  # type: ignore[no-untyped-def]
+    start, stop, indptr, indices, counts, users, items, least, cells, allocated, log_evidence
+):  # fmt: skip
+    """`expect_rows` for Poisson, whose exposures are 1: cells[p, 0] = y/λ, the allocated sums and Σ y ln λ."""
+    n_components, end = users.shape[1], indptr[stop] - 1
+    λ = np.empty(np.max(indptr[start + 1 : stop + 1] - indptr[start:stop]), users.dtype)
+    sums, row = np.empty(n_components), np.empty(n_components, users.dtype)
+    for user in range(start, stop):
+        first, last = indptr[user], indptr[user + 1]
+        _intensities(λ, users, user, items, indices, first, last, end)
+        total = 0.0
+        for p in range(first, last):
+            λ[p - first] = max(λ[p - first], least)
+            cells[p, 0] = counts[p] / λ[p - first]
+            total += counts[p] * log(np.float64(λ[p - first]))
+        log_evidence[user] = total
+        if allocated is not None:
+            sums[:] = 0.0
+            for run in range(first, last, RUN):
+                run_end = min(run + RUN, last)
+                _add_rows(sums, row, items, indices, run, run_end, cells[run:run_end, 0])
+            for k in range(n_components):
+                allocated[user, k] = users[user, k] * sums[k]
 
 
 @compiled
@@ -307,16 +339,17 @@ def expose_tile(intensity, concentration, products, row_logs):  # type: ignore[n
     Logarithms are taken of products of eight: 1 + μ/α < 10³⁸ keeps those finite. None: no logarithms wanted.
     """
     n_rows, n_columns = intensity.shape
+    scale, width = 1.0 / np.float64(concentration), (n_columns + 7) // 8
     for row in range(n_rows):
         if row_logs is not None:
-            width = (n_columns + 7) // 8
-            for j in range(width):
-                products[j] = 1.0 + np.float64(intensity[row, j]) / concentration
-            for eighth in range(1, 8):
-                offset = eighth * width
-                for j in range(min(width, n_columns - offset)):
-                    products[j] *= 1.0 + np.float64(intensity[row, offset + j]) / concentration
             total = 0.0
+            for j in range(width):
+                products[j] = 1.0
+            for offset in range(0, n_columns, width):
+                for j in range(min(width, n_columns - offset)):
+                    x = np.float64(intensity[row, offset + j]) * scale
+                    products[j] *= 1.0 + x
+                    total += lost_by_adding_1(min(x, 1.0))
             for j in range(width):
                 total += log(products[j])
             row_logs[row] += total

@@ -52,7 +52,7 @@ class Reference:
         """Eqs. (update_c) and (update_a)."""
         count = counts.by_user.toarray()
         geometric_intensity = users.geometric_mean @ items.geometric_mean.T
-        intensity = users.mean @ items.mean.T
+        intensity: Array = users.mean @ items.mean.T
         if ties is not None:
             intensity = pool_unseen(intensity, count == 0, ties)
         share = np.divide(count, geometric_intensity, out=np.zeros_like(count), where=count > 0)

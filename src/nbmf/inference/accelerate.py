@@ -40,11 +40,12 @@ class Accelerated:
             after = self.algorithm.step(state, counts, backend)
             same_kind = type(after.users) is type(state.users)  # a start is a point, what follows it may not be
             return replace(after, trail=(*state.trail, here) if same_kind else ())
-        length = _step_length(*state.trail, here)
+        first, second = state.trail
+        length = _step_length(first, second, here)
         for _ in range(TRIES):
             if length <= 1:
                 break
-            start = _at(_extrapolate(*state.trail, here, length), state, counts, backend)
+            start = _at(_extrapolate(first, second, here, length), state, counts, backend)
             after = self.algorithm.step(start, counts, backend)
             if after.objective >= state.objective:
                 return after
@@ -69,10 +70,12 @@ def _step_length(first: tuple[Array, ...], second: tuple[Array, ...], third: tup
 def _extrapolate(
     first: tuple[Array, ...], second: tuple[Array, ...], third: tuple[Array, ...], length: float
 ) -> list[Array]:
-    return [
-        np.exp(a + 2 * length * (b - a) + length**2 * (c - 2 * b + a)).astype(a.dtype)
-        for a, b, c in zip(first, second, third, strict=True)
-    ]
+    extrapolated = []
+    for a, b, c in zip(first, second, third, strict=True):
+        # a long step may leave the range of numbers; this keeps sums of products of two parameters inside it
+        limit = 0.45 * np.log(np.finfo(a.dtype).max)
+        extrapolated.append(np.exp(np.clip(a + 2 * length * (b - a) + length**2 * (c - 2 * b + a), -limit, limit)))
+    return extrapolated
 
 
 def _at(parameters: list[Array], state: State, counts: Counts, backend: Backend) -> State:

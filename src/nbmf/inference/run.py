@@ -66,7 +66,7 @@ def run(
     with the last finished sweep.
     """
     objectives: list[float] = []
-    pending = REFRESHED_AFTER if tie is not None else ()
+    pending: tuple[int, ...] = REFRESHED_AFTER if tie is not None else ()
     total_count = float(counts.by_user.data.sum(dtype=np.float64))
     precision = ROUNDING * float(np.finfo(counts.by_user.dtype).eps)
     try:

@@ -1,0 +1,107 @@
+"""Seconds of a pass, against the machine's own limits and against a plain version of Algorithm 1; all in one run.
+
+python benchmarks/passes.py          (NBMF_DATA names the folder with the Taste Profile subset, for the last table)
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+import nbmf
+from nbmf.backends.cpu import Cpu
+from nbmf.factors import Point
+from nbmf.interactions import Counts
+from nbmf.likelihood import NegativeBinomial, Poisson
+from nbmf.ties import tie_items
+from workload import N_CLUSTERS, N_COMPONENTS, plain_algorithm_1, popular_counts
+
+
+def seconds(job: Callable[[], object], times: int = 5) -> float:
+    """Return the median time of a job that has been run once before."""
+    job()
+    taken = []
+    for _ in range(times):
+        started = time.perf_counter()
+        job()
+        taken.append(time.perf_counter() - started)
+    return float(np.median(taken))
+
+
+def product_rate(size: int = 4096) -> float:
+    """Return the machine's float32 matrix-product rate in floating-point operations a second."""
+    a, b = (np.random.default_rng(n).random((size, size), dtype=np.float32) for n in (0, 1))
+    return 2 * size**3 / seconds(lambda: a @ b)
+
+
+def exact_pass() -> None:
+    """Both sides of the exact exposures: two products of 2·K operations a cell each."""
+    n_users, n_items = 16_384, 8_192
+    rng = np.random.default_rng(0)
+    W, H = (rng.gamma(1, 1, (n, N_COMPONENTS)).astype(np.float32) for n in (n_users, n_items))
+    backend = Cpu()
+    users = seconds(lambda: backend._expose_unseen(W, H, H, 1.0, logs=True))
+    items = seconds(lambda: backend._expose_unseen(H, W, W, 1.0, logs=False))
+    rate = 8 * N_COMPONENTS * n_users * n_items / (users + items)
+    machine = product_rate()
+    print(f"exact exposures, {n_users:,} × {n_items:,}, K = {N_COMPONENTS}:")
+    print(f"  users' side, objective included {users / (n_users * n_items) * 1e9:.2f} ns a cell")
+    print(f"  items' side                     {items / (n_users * n_items) * 1e9:.2f} ns a cell")
+    print(f"  {rate / 1e9:.0f} GFLOP/s of the machine's own {machine / 1e9:.0f}: {rate / machine:.2f}\n")
+
+
+def sparse_passes() -> None:
+    """The walks over the non-zeros, and the bytes they gather."""
+    matrix = popular_counts()
+    counts = Counts.of(matrix, np.dtype(np.float32))
+    rng, backend = np.random.RandomState(0), Cpu()
+    W, H = (Point(rng.gamma(1, 1, (n, N_COMPONENTS)).astype(np.float32)) for n in matrix.shape)
+    ties = tie_items(H.mean, N_CLUSTERS, rng)
+    print(f"walks over {matrix.nnz:,} non-zeros, {matrix.shape[0]:,} × {matrix.shape[1]:,}, K = {N_COMPONENTS}:")
+    for law, tied in ((Poisson(), None), (NegativeBinomial(1.0), ties)):
+        expectation = backend.expect(counts, W, H, law, tied)
+        users = seconds(lambda law=law, tied=tied: backend.expect(counts, W, H, law, tied))
+        items = seconds(lambda expectation=expectation: backend.sum_by_item(counts, expectation, W.mean))
+        rows = 1 if tied is None else 2  # factor rows gathered a non-zero and side
+        gathered = 2 * rows * matrix.nnz * N_COMPONENTS * 4
+        print(
+            f"  {type(law).__name__:17} users {users:.3f} s ({users / matrix.nnz * 1e9:.0f} ns a non-zero)  "
+            f"items {items:.3f} s ({items / matrix.nnz * 1e9:.0f} ns)  {gathered / (users + items) / 1e9:.0f} GB/s gathered"
+        )
+    print()
+
+
+def against_plain() -> None:
+    """Ours against dense float64 NumPy, from the same start to τ = 1e-5."""
+    folder = os.environ.get("NBMF_DATA")
+    if not folder:
+        print("NBMF_DATA is not set: no Taste Profile subset to compare with the plain version on")
+        return
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(Path(folder) / "data" / "tasteprofile_gouvert" / "interactions.parquet").to_pandas()
+    train = table[~table.test]
+    matrix = sp.csr_array((train["count"].to_numpy(float), (train.user, train.item)), shape=(1502, 786))
+    rng = np.random.RandomState(0)
+    W, H = (rng.gamma(1, 1, (n, 50)) for n in matrix.shape)
+    model = nbmf.NBMF(50, exposure="exact", init=(W, H), tol=1e-5)
+    ours = seconds(lambda: model.fit(matrix), times=3)
+    objectives: list[float] = []
+    plain = seconds(lambda: objectives.extend(plain_algorithm_1(matrix.toarray(), W, H, tol=1e-5)), times=1)
+    print("Taste Profile subset, K = 50, α = 1, τ = 1e-5, exact, from one start:")
+    print(f"  ours  {ours:6.2f} s, {model.n_iter_} sweeps, objective {model.objective_[-1]:,.1f}")
+    print(f"  plain {plain:6.2f} s, {len(objectives) // 2} sweeps, objective {objectives[-1]:,.1f}")
+    print(
+        f"  objectives differ by {abs(model.objective_[-1] / objectives[-1] - 1):.1e}; ours takes {ours / plain:.3f} of the time"
+    )
+
+
+if __name__ == "__main__":
+    exact_pass()
+    sparse_passes()
+    against_plain()

