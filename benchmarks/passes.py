@@ -71,7 +71,8 @@ def sparse_passes() -> None:
         gathered = 2 * rows * matrix.nnz * N_COMPONENTS * 4
         print(
             f"  {type(law).__name__:17} users {users:.3f} s ({users / matrix.nnz * 1e9:.0f} ns a non-zero)  "
-            f"items {items:.3f} s ({items / matrix.nnz * 1e9:.0f} ns)  {gathered / (users + items) / 1e9:.0f} GB/s gathered"
+            f"items {items:.3f} s ({items / matrix.nnz * 1e9:.0f} ns)  "
+            f"{gathered / (users + items) / 1e9:.0f} GB/s gathered"
         )
     print()
 
@@ -96,9 +97,8 @@ def against_plain() -> None:
     print("Taste Profile subset, K = 50, α = 1, τ = 1e-5, exact, from one start:")
     print(f"  ours  {ours:6.2f} s, {model.n_iter_} sweeps, objective {model.objective_[-1]:,.1f}")
     print(f"  plain {plain:6.2f} s, {len(objectives) // 2} sweeps, objective {objectives[-1]:,.1f}")
-    print(
-        f"  objectives differ by {abs(model.objective_[-1] / objectives[-1] - 1):.1e}; ours takes {ours / plain:.3f} of the time"
-    )
+    difference = abs(model.objective_[-1] / objectives[-1] - 1)
+    print(f"  objectives differ by {difference:.1e}; ours takes {ours / plain:.3f} of the time")
 
 
 if __name__ == "__main__":

@@ -175,7 +175,7 @@ def test_equal_scores_keep_the_order_of_the_items():
 
 
 def test_exposures_are_the_posterior_of_a():
-    model, data = fitted(nbmf.NBMF(3, concentration=0.5, random_state=0, max_iter=30))
+    model, _ = fitted(nbmf.NBMF(3, concentration=0.5, random_state=0, max_iter=30))
     found = model.exposures("user 5")
     assert len(found.item) == 19
     assert list(found.count) == sorted(found.count, reverse=True)

@@ -159,7 +159,7 @@ class Counts:
     Attributes
     ----------
     by_user : csr_array, users × items, floating point, canonical, no stored zero
-    by_item : csr_array, items × users: where the transpose has non-zeros, and as its values their positions in `by_user`
+    by_item : csr_array, items × users: where the transpose has non-zeros; its values are their positions in `by_user`
     """
 
     by_user: sp.csr_array

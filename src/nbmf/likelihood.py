@@ -60,7 +60,7 @@ class Poisson:
 
     def log_evidence(self, count: ArrayLike, intensity: ArrayLike) -> Array:
         """Return −μ − ln y!."""
-        return self.log_base(count) - np.asarray(intensity)
+        return np.asarray(self.log_base(count) - np.asarray(intensity))
 
 
 @dataclass(frozen=True)

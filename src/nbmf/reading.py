@@ -222,10 +222,9 @@ class _TextFile(NamedTuple):
         # One column: no line has the delimiter, or else it is an error and the file is read carefully.
         # No new_line option: with it, DuckDB 2.0 reads nothing from a file with CRLF, in silence.
         return (
-            f"read_csv({_path_literal(self.path)}, columns={{'line': 'VARCHAR'}}, delim='\x1f', quote='', escape='', "
-            f"comment='', header=false, skip={skip:d}, compression='{self.packing}', auto_detect=false, "
-            f"strict_mode=true, null_padding=false, ignore_errors=false, hive_partitioning=false, "
-            f"max_line_size={_LONGEST_LINE})"
+            f"read_csv({_path_literal(self.path)}, columns={{'line': 'VARCHAR'}}, auto_detect=false, header=false, "
+            f"skip={skip:d}, delim='\x1f', quote='', escape='', comment='', compression='{self.packing}', "
+            f"strict_mode=true, null_padding=false, ignore_errors=false, hive_partitioning=false, max_line_size={_LONGEST_LINE})"
         )
 
     def fast_table(self, layout: _Layout, n_lines: int | None) -> tuple[_Table, int | None]:
@@ -422,12 +421,9 @@ def _read_typed(
     connection: DuckDBPyConnection, name: str, relation: str, position: str, named: dict[str, str | None]
 ) -> Interactions:
     described = connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()
-    # pandas adds its row labels as columns of that name
-    types = {
-        column: re.sub(r"\(.*\)$", "", kind)  # no labels of an ENUM, no digits of a DECIMAL
-        for column, kind, *_ in described
-        if column != position and not column.startswith("__index_level_")
-    }
+    # neither the labels of an ENUM nor the digits of a DECIMAL; nor the row labels that pandas adds
+    types = {column: re.sub(r"\(.*\)$", "", kind) for column, kind, *_ in described if column != position}
+    types = {column: kind for column, kind in types.items() if not column.startswith("__index_level_")}
     chosen = {role: list(types)[k] for role, k in _choose(name, list(types), named).items()}
     columns = {role: ('"' + column.replace('"', '""') + '"', types[column]) for role, column in chosen.items()}
     data = _gather(connection, _Table(name, relation, columns, position=position))
@@ -515,9 +511,8 @@ def _first_fault(connection: DuckDBPyConnection, table: _Table) -> ReadError:
     problem = f"count {count!r} {_count_problem(count)}; counts are whole numbers from 0"
     if no_user or no_item:
         role, cell = ("user", user) if no_user else ("item", item)
-        problem = f"the {role} id is empty; every row needs one"
-        if cell:
-            problem = f"the {role} id {cell} is over 2**63 - 1; turn the column into text"
+        over = f"{cell} is over 2**63 - 1; turn the column into text"
+        problem = f"the {role} id {over if cell else 'is empty; every row needs one'}"
     return ReadError(f"{table.name}, {table.place.format(position)}: {problem}")
 
 

@@ -289,12 +289,12 @@ class NBMF(CountFactorization):
     Examples
     --------
     >>> import nbmf
-    >>> data = nbmf.Interactions.from_arrays(
-    ...     ["ann", "ann", "bob", "cy", "cy"], ["a", "b", "a", "b", "c"], [9, 1, 2, 1, 3]
-    ... )
+    >>> users = ["ann", "ann", "bob", "cy", "cy", "dee", "dee"]
+    >>> items = ["jazz", "blues", "jazz", "punk", "ska", "punk", "ska"]
+    >>> data = nbmf.Interactions.from_arrays(users, items, [9, 5, 7, 8, 2, 3, 6])
     >>> model = nbmf.NBMF(n_components=2, random_state=0).fit(data)
     >>> model.recommend("bob", n=1).items
-    array([['b']], dtype='<U1')
+    array([['blues']], dtype='<U5')
     """
 
     def __init__(

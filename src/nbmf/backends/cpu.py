@@ -97,7 +97,7 @@ class Cpu:
                 labels, sizes = ties.labels, np.array(list(map(len, ties.members)), dtype)
                 cluster_sums = ties.sum_items(items.mean).astype(dtype)
                 unseen = self._multiply(users.mean, cluster_sums.T)
-                exposed, total = np.zeros_like(users.mean), 0.0
+                exposed, total = np.empty_like(users.mean), 0.0
             self._share_out(
                 kernels.expect_rows, *walk, *geometric_means, users.mean, items.mean, dtype.type(α),
                 LEAST_INTENSITY[dtype], labels, sizes, cells, unseen, allocated, exposed, log_evidence,

@@ -224,8 +224,8 @@ def expect_rows(  # type: ignore[no-untyped-def]
     """For each user, the latent variables of the non-zeros, then the user's two sums and part of the objective.
 
     cells[p, 0] = y/λ. cells[p, 1] = by how much ⟨a⟩ of non-zero p exceeds that of an unseen cell: y/(α+μ) if exposures
-    are exact, ⟨a⟩ − A_uc if tied. `unseen` comes with ⟨w_u⟩·S_c and leaves with A_uc. `exposed` is added to. `users` and
-    `items` are geometric means. Left out as None: `unseen` and the clusters (exact), `allocated` (no sums wanted).
+    are exact, ⟨a⟩ − A_uc if tied. `unseen` comes with ⟨w_u⟩·S_c and leaves with A_uc. If exact, `exposed` is added to.
+    `users` and `items` are geometric means. None leaves out `unseen` and the clusters (exact) or the sums (`allocated`).
     """
     n_components, end = users.shape[1], indptr[stop] - 1
     one = users.dtype.type(1)
@@ -262,7 +262,7 @@ def expect_rows(  # type: ignore[no-untyped-def]
                 _add_rows(sums[1], row, item_means, indices, run, run_end, cells[run:run_end, 1])
             for k in range(n_components):
                 allocated[user, k] = users[user, k] * sums[0, k]
-                exposed[user, k] += sums[1, k]
+                exposed[user, k] = sums[1, k] if unseen is not None else exposed[user, k] + sums[1, k]
 
 
 @compiled

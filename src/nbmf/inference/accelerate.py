@@ -5,7 +5,8 @@ v = θ₂ − θ₁ − r; SQUAREM (Varadhan & Roland 2008) goes on from
 
     θ' = θ₀ + 2 s r + s² v,   s = ‖r‖/‖v‖     (s = 1 is θ₂ itself)
 
-and sweeps once more. A sweep that ends below where θ₂ stood is discarded and s is halved towards 1; in the end θ₂ is taken.
+and sweeps once more. A θ' whose objective is below θ₂'s is discarded and s is halved towards 1; in the end θ₂ is taken.
+Each try costs the one walk that evaluates it.
 """
 
 from __future__ import annotations
@@ -46,9 +47,8 @@ class Accelerated:
             if length <= 1:
                 break
             start = _at(_extrapolate(first, second, here, length), state, counts, backend)
-            after = self.algorithm.step(start, counts, backend)
-            if after.objective >= state.objective:
-                return after
+            if start.objective >= state.objective:
+                return self.algorithm.step(start, counts, backend)
             length = (length + 1) / 2
         return self.algorithm.step(state, counts, backend)
 
