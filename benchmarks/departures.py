@@ -38,9 +38,8 @@ def tied(name: str, data: nbmf.Interactions) -> None:
     for n_clusters in (16, 64, 256):
         model = nbmf.NBMF(K, exposure="tied", n_clusters=n_clusters, **settings).fit(data)
         reached = exact_objective(model, data)
-        print(
-            f"  tied, C = {n_clusters:3}: exact ELBO of what it found {reached:,.0f} ({(reached - best) / abs(best):+.2%})"
-        )
+        change = (reached - best) / abs(best)
+        print(f"  tied, C = {n_clusters:3}: exact ELBO of what it found {reached:,.0f} ({change:+.2%})")
 
 
 def accelerated(name: str, data: nbmf.Interactions) -> None:

@@ -68,7 +68,7 @@ def hpfrec_sweep(matrix: sp.csr_array, threads: int) -> float:
     def fit(iterations: int) -> float:
         model = hpfrec.HPF(
             k=N_COMPONENTS, ncores=threads, maxiter=iterations, stop_crit="maxiter", reindex=False, verbose=False,
-            random_seed=0, keep_data=False, check_every=10_000, keep_all_objs=False, use_float=True,
+            random_seed=0, keep_data=False, check_every=iterations, keep_all_objs=False, use_float=True,
         )  # fmt: skip
         started = time.perf_counter()
         model.fit(table.copy())
@@ -96,13 +96,13 @@ def implicit_sweep(matrix: sp.csr_array, threads: int) -> float:
 
 
 MEMORY = """
-import resource, sys, scipy.sparse, nbmf
+import sys, scipy.sparse, nbmf
 nbmf.NBMF
-def now(): return int(open('/proc/self/statm').read().split()[1]) * resource.getpagesize()
-imported = now()
+def bytes_of(name): return next(int(l.split()[1]) * 1024 for l in open('/proc/self/status') if l.startswith(name))
+imported = bytes_of('VmRSS')
 matrix = scipy.sparse.csr_array(scipy.sparse.load_npz(sys.argv[1]))
 nbmf.NBMF(50, exposure='tied', max_iter=5, tol=0, random_state=0).fit(matrix)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - imported)
+print(bytes_of('VmHWM') - imported)
 """
 
 

@@ -16,7 +16,7 @@ MODULES = {
 }
 # each row may import itself and the rows above it
 LAYERS = [
-    {"nbmf.likelihood", "nbmf.factors", "nbmf.interactions", "nbmf.ties", "nbmf.progress"},
+    {"nbmf.likelihood", "nbmf.factors", "nbmf.interactions", "nbmf.layout", "nbmf.ties", "nbmf.progress"},
     {
         "nbmf.backends",
         "nbmf.backends.kernels",

@@ -146,7 +146,7 @@ def test_every_half_step_of_mm_ascends(matrix, n_components, n_clusters, α):
     model = Model(NegativeBinomial(α), Prior(1, 1), Prior(1, 1))
     for backend in BACKENDS:
         state, counts = start(matrix, backend, model, n_components, ties)
-        users, items, before = state.users, state.items, state.expectation.log_evidence
+        users, items, before = state.users, state.items, state.inferred.log_evidence
         for _ in range(4):
             expectation = backend.expect(counts, users, items, model.likelihood, ties)
             items = multiply(items.mean, backend.sum_by_item(counts, expectation, users.mean))
@@ -188,8 +188,8 @@ def test_every_half_step_of_cavi_ascends(matrix, n_components, n_clusters, α):
         state = CAVI().step(state, counts, backend)
         for _ in range(3):
             model = with_item_rate(state.model, state.items)
-            users = backend.conditional(model.user_prior, state.expectation.user_sums)
-            items = backend.conditional(model.item_prior, backend.sum_by_item(counts, state.expectation, users.mean))
+            users = backend.conditional(model.user_prior, state.inferred.user_sums)
+            items = backend.conditional(model.item_prior, backend.sum_by_item(counts, state.inferred, users.mean))
             after = observe(model, counts, backend, users, items, ties, state.log_base)
             old = state.users, state.items
             values = [

@@ -113,10 +113,14 @@ def test_binarize():
     assert data.matrix.toarray().tolist() == [[0, 1], [1, 0]]
 
 
-@given(count_matrices())
-def test_counts_lie_both_ways(matrix):
-    counts = Counts.of(Interactions.from_matrix(matrix).matrix, np.dtype(np.float64))
-    rows = np.repeat(np.arange(matrix.shape[1]), np.diff(counts.by_item.indptr))
-    values = counts.by_user.data[counts.by_item.data]
-    np.testing.assert_array_equal(values, matrix[counts.by_item.indices, rows])
-    assert len(rows) == np.count_nonzero(matrix)
+@given(count_matrices(), st.integers(1, 8))
+def test_counts_lie_both_ways(matrix, block_users):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nbmf.interactions.BLOCK_USERS", block_users)
+        counts = Counts.of(Interactions.from_matrix(matrix).matrix, np.dtype(np.float64))
+    assert len(counts.by_item) == -(-len(matrix) // block_users)
+    back = np.zeros_like(matrix)
+    for block in counts.by_item:
+        items = np.repeat(np.arange(matrix.shape[1]), np.diff(block.indptr))
+        back[block.indices, items] += counts.by_user.data[block.data].astype(np.int64)
+    np.testing.assert_array_equal(back, matrix)

@@ -12,6 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 Ids = NDArray[Any]
 
+BLOCK_USERS = 16_384
+
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Interactions:
@@ -159,19 +161,32 @@ class Counts:
     Attributes
     ----------
     by_user : csr_array, users × items, floating point, canonical, no stored zero
-    by_item : csr_array, items × users: where the transpose has non-zeros; its values are their positions in `by_user`
+    by_item : csr_arrays, items × users, one for each block of BLOCK_USERS users: where the transpose has non-zeros
+        there; the values are their positions in `by_user`. A walk over a block finds its users' factors in the cache.
     """
 
     by_user: sp.csr_array
-    by_item: sp.csr_array
+    by_item: tuple[sp.csr_array, ...]
 
     @classmethod
     def of(cls, matrix: sp.csr_array, dtype: np.dtype[Any]) -> Counts:
         """Lay out a canonical matrix both ways."""
-        by_user = sp.csr_array((matrix.data.astype(dtype), matrix.indices, matrix.indptr), shape=matrix.shape)
-        positions = np.arange(matrix.nnz, dtype=matrix.indices.dtype)
-        by_item = sp.csr_array(sp.csr_array((positions, matrix.indices, matrix.indptr), shape=matrix.shape).T)
-        return cls(by_user, by_item)
+        by_user = sp.csr_array(
+            (matrix.data.astype(dtype, copy=False), matrix.indices, matrix.indptr), shape=matrix.shape
+        )
+        blocks = range(0, max(matrix.shape[0], 1), BLOCK_USERS)
+        return cls(by_user, tuple(_transposed_positions(matrix, start) for start in blocks))
+
+
+def _transposed_positions(matrix: sp.csr_array, start: int) -> sp.csr_array:
+    """Transpose a block of users, with each non-zero's position in the whole matrix for a value."""
+    indptr = matrix.indptr[start : start + BLOCK_USERS + 1]
+    positions = np.arange(indptr[0], indptr[-1], dtype=matrix.indices.dtype)
+    shape = (len(indptr) - 1, matrix.shape[1])
+    block = sp.csr_array((positions, matrix.indices[indptr[0] : indptr[-1]], indptr - indptr[0]), shape=shape)
+    transposed = sp.csr_array(block.T)
+    entries = (transposed.data, transposed.indices + start, transposed.indptr)
+    return sp.csr_array(entries, shape=(matrix.shape[1], matrix.shape[0]))
 
 
 def check_counts(values: NDArray[Any], where: Callable[[int], str] = "position {}".format) -> None:

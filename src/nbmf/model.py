@@ -36,7 +36,7 @@ class Model:
 class State:
     """Factors, and what follows from them: all that the next sweep needs.
 
-    expectation : allocations and exposures at these factors
+    expectation : allocations and exposures at these factors; None in a state that is only kept, not swept on from
     objective : ELBO, or log-likelihood for points, at these factors; higher is better
     log_base : the part of the objective that no factor enters, Σ Likelihood.log_base
     trail : parameters of earlier states, for algorithms that extrapolate
@@ -46,10 +46,17 @@ class State:
     users: Factor
     items: Factor
     ties: Ties | None
-    expectation: Expectation
+    expectation: Expectation | None
     objective: float
     log_base: float
     trail: tuple[tuple[Array, ...], ...] = ()
+
+    @property
+    def inferred(self) -> Expectation:
+        """The allocations and exposures, which must be there."""
+        if self.expectation is None:
+            raise ValueError("this state was kept without its allocations and exposures; observe() makes them anew")
+        return self.expectation
 
 
 def begin(model: Model, counts: Counts, backend: Backend, users: Array, items: Array, ties: Ties | None) -> State:
@@ -90,7 +97,9 @@ def observe(
 
 def retie(state: State, ties: Ties, counts: Counts, backend: Backend) -> State:
     """Tie other items together: the same factors under another bound, whose value is the new objective."""
-    return observe(state.model, counts, backend, state.users, state.items, ties, state.log_base)
+    model, users, items, log_base = state.model, state.users, state.items, state.log_base
+    del state  # as in CAVI.step
+    return observe(model, counts, backend, users, items, ties, log_base)
 
 
 def with_item_rate(model: Model, items: Factor) -> Model:

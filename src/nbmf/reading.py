@@ -8,7 +8,6 @@ quoted fields, the file is read again by Python's csv module, which is slow but 
 from __future__ import annotations
 
 import csv
-import difflib
 import gzip
 import math
 import os
@@ -16,7 +15,6 @@ import re
 import struct
 import tempfile
 import zlib
-from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from itertools import islice
@@ -27,41 +25,28 @@ import numpy as np
 import scipy.sparse as sp
 
 from nbmf.interactions import Ids, Interactions
+from nbmf.layout import (
+    HEAD_LINES,
+    LONGEST_LINE,
+    Layout,
+    MissingFileError,
+    ReadError,
+    as_text,
+    choose,
+    recognise,
+    wrong_width,
+)
+
+__all__ = ["MissingFileError", "ReadError", "read_interactions"]
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 _LARGEST = 2**63 - 1
-_LONGEST_LINE = 131_072  # bytes; the csv module's own limit for a field
-_HEAD_LINES = 200
 _STARTS = {"parquet": b"PAR1", "gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
 _EXTENSIONS = {".parquet": "parquet", ".gz": "gzip", ".zst": "zstd"}
 _TEXT_TYPES = {"TEXT", "VARCHAR", "ENUM"}
 _INTEGER_TYPES = {sign + size for sign in ("", "U") for size in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")}
-_INTEGER = re.compile("-?[0-9]+")
-# what a count column may hold, right or wrong; no column is called like this
-_NUMBER_LIKE = re.compile(r"\s*([-+.]?\d.*|[-+]?inf(inity)?|nan|null|none|n/?a|)\s*", re.IGNORECASE)
-# patterns for names without case, blanks and punctuation
-_KNOWN_NAMES = {
-    "user": "uid who users? (user|customer|household|visitor|listener|client|member|person)(id)?",
-    "item": "iid sku what items? (item|song|track|artist|product|movie|book|article|page)(id)?",
-    "count": "n counts? plays playcounts? listens times quantity qty freq frequency clicks hits views purchases",
-}
-
-
-class ReadError(ValueError):
-    """What was given cannot be read; the message names the file, the line, the value and the way out."""
-
-
-class MissingFileError(ReadError, FileNotFoundError):
-    """There is no such file."""
-
-
-class _Layout(NamedTuple):
-    delimiter: str
-    width: int
-    header: list[str]  # empty where there is none
-    columns: dict[str, int]  # positions of user, item and count; without a count, each row counts 1
 
 
 class _Table(NamedTuple):
@@ -86,10 +71,10 @@ def read_interactions(
 
     Returns
     -------
-    Interactions with sorted ids. Integer ids are int64 arrays, and so are ids in text files if every one is a plain
-    integer; all others are object arrays of str, untouched ('007' stays '007'), so that one long id does not make
-    all of them long. Repeated pairs are added up and counted in `n_repeated`. A count of 0 keeps its ids. What
-    cannot be taken as it stands raises ReadError, a ValueError; nothing is dropped or converted.
+    Interactions with sorted ids: int64 arrays where they are integers (in a text file, if every one is written as a
+    plain integer), else object arrays of str, untouched ('007' stays '007'; one long id does not make all long).
+    Repeated pairs are added up and counted in `n_repeated`; a count of 0 keeps its ids. What cannot be taken as it
+    stands raises ReadError, a ValueError; nothing is dropped or converted.
 
     Examples
     --------
@@ -176,7 +161,7 @@ class _TextFile(NamedTuple):
     def read(self, named: dict[str, str | None]) -> Interactions:
         n_lines = self.check()
         with closing(self.lines()) as lines:
-            layout = _recognise(self.path, list(islice(lines, _HEAD_LINES)), named)
+            layout = recognise(self.path, list(islice(lines, HEAD_LINES)), named)
         with suppress(Exception):  # whatever it was, a careful look names it, or finds nothing wrong
             return _gather(self.connection, *self.fast_table(layout, n_lines))
         return self.read_carefully(layout)
@@ -201,7 +186,7 @@ class _TextFile(NamedTuple):
     def raw_lines(self) -> Generator[bytes]:
         if self.packing != "zstd":
             with self.open_bytes() as stream:
-                yield from iter(lambda: stream.readline(_LONGEST_LINE + 1), b"")
+                yield from iter(lambda: stream.readline(LONGEST_LINE + 1), b"")
             return
         result = self.connection.cursor().execute(f"SELECT line FROM {self.lines_sql()}")
         while batch := result.fetchmany(1000):
@@ -215,7 +200,7 @@ class _TextFile(NamedTuple):
         offset = 0
         with closing(self.raw_lines()) as raw_lines:  # not left open while an error is on its way
             for number, raw in enumerate(raw_lines, 1):
-                yield _as_text(raw, offset, f"{self.path}, line {number}")
+                yield as_text(raw, offset, f"{self.path}, line {number}")
                 offset += len(raw)
 
     def lines_sql(self, skip: bool = False) -> str:
@@ -224,10 +209,11 @@ class _TextFile(NamedTuple):
         return (
             f"read_csv({_path_literal(self.path)}, columns={{'line': 'VARCHAR'}}, auto_detect=false, header=false, "
             f"skip={skip:d}, delim='\x1f', quote='', escape='', comment='', compression='{self.packing}', "
-            f"strict_mode=true, null_padding=false, ignore_errors=false, hive_partitioning=false, max_line_size={_LONGEST_LINE})"
+            f"hive_partitioning=false, strict_mode=true, null_padding=false, ignore_errors=false, "
+            f"max_line_size={LONGEST_LINE})"
         )
 
-    def fast_table(self, layout: _Layout, n_lines: int | None) -> tuple[_Table, int | None]:
+    def fast_table(self, layout: Layout, n_lines: int | None) -> tuple[_Table, int | None]:
         """The file by DuckDB, and how many rows it must have; a line that needs a careful look has no user."""
         n_rows = None if n_lines is None else n_lines - bool(layout.header)
         blank = "false" if n_lines is None else "line IS NULL"  # one that is not at the end shows in n_rows
@@ -239,7 +225,7 @@ class _TextFile(NamedTuple):
         columns["user"] = (f"CASE WHEN {sound} THEN {columns['user'][0]} END", "TEXT")
         return _Table(self.path, relation, columns), n_rows
 
-    def read_carefully(self, layout: _Layout) -> Interactions:
+    def read_carefully(self, layout: Layout) -> Interactions:
         """Read by the csv module, or raise for the first line at fault."""
         columns = {role: (f'"{role}"', "TEXT") for role in layout.columns}
         declared = ", ".join(f"{name} TEXT" for name, _ in columns.values())
@@ -255,7 +241,7 @@ class _TextFile(NamedTuple):
             raise faults[0]
         return data
 
-    def records(self, layout: _Layout, faults: list[ReadError]) -> Iterator[tuple[Any, ...]]:
+    def records(self, layout: Layout, faults: list[ReadError]) -> Iterator[tuple[Any, ...]]:
         """Line number and chosen cells of each row, up to the first fault."""
         line, blank = 1, 0
         with closing(self.lines()) as lines:
@@ -263,7 +249,7 @@ class _TextFile(NamedTuple):
             try:
                 for record in reader:
                     if record and (blank or len(record) != layout.width):
-                        raise _wrong_width(self.path, blank or line, 0 if blank else len(record), layout.width)
+                        raise wrong_width(self.path, blank or line, 0 if blank else len(record), layout.width)
                     if not record:
                         blank = blank or line
                     elif record == layout.header and line > 1:
@@ -276,26 +262,6 @@ class _TextFile(NamedTuple):
             except csv.Error as error:
                 problem = f"the quotes do not match ({error}); inside quotes, write a quote twice"
                 faults.append(ReadError(f"{self.path}, line {line}: {problem}"))
-
-
-def _as_text(raw: bytes, offset: int, where: str) -> str:
-    if len(raw) > _LONGEST_LINE:
-        raise ReadError(f"{where}: is longer than {_LONGEST_LINE} bytes; this is no table of users and items")
-    if b"\0" in raw:
-        raise ReadError(f"{where}: NUL at byte {offset + raw.index(0)}, so not text; convert it to UTF-8")
-    try:
-        text = raw.decode("utf-8" if offset else "utf-8-sig")
-    except UnicodeDecodeError as error:
-        byte = f"byte {offset + error.start} (0x{raw[error.start]:02x})"
-        raise ReadError(f"{where}: {byte} is not UTF-8 text; convert it: iconv -f LATIN1 -t UTF-8") from None
-    if "\r" in text.rstrip("\r\n") and '"' not in text:
-        raise ReadError(f"{where}: has a carriage return inside; end lines with LF or CRLF")
-    return text
-
-
-def _wrong_width(path: str, line: int, found: int, expected: int) -> ReadError:
-    what = f"{found} column{'s' * (found != 1)}" if found else "a blank line"
-    return ReadError(f"{path}, line {line}: {what} where {expected} columns are expected; quote ids with delimiters")
 
 
 def _check_zstd_frames(path: str) -> None:
@@ -319,104 +285,6 @@ def _check_zstd_frames(path: str) -> None:
             raise EOFError("it ends inside a frame")
 
 
-def _recognise(path: str, head: list[str], named: dict[str, str | None]) -> _Layout:
-    """Delimiter, header and columns of a text file, from its first lines."""
-    if not "".join(head).strip("\r\n"):
-        raise ReadError(f"{path}: has no rows, only blank lines")
-    tables = {delimiter: _split(head, delimiter) for delimiter in "\t,;| "}
-    if not any(map(_fit, tables.values())):  # all may be inside one quote that is never closed; that is named later
-        tables = {delimiter: [line.rstrip("\r\n").split(delimiter) for line in head] for delimiter in tables}
-    for group in ("\t", ",;|", " "):  # what comes later may well stand inside an id
-        if candidates := [delimiter for delimiter in group if _fit(tables[delimiter]) >= 0.5]:
-            delimiter = max(candidates, key=lambda d: (_has_names_or_counts(tables[d], named), _fit(tables[d])))
-            break
-    else:
-        raise ReadError(f"{path}, line 1: no two columns found; separate them by tab, comma, semicolon, pipe or space")
-    records = tables[delimiter]
-    width = _commonest_width(records)
-    first = records[0] if head[0].strip("\r\n") else []
-    if len(first) != width:
-        raise _wrong_width(path, 1, len(first), width)
-    is_named = any(name is not None for name in named.values())
-    if not is_named and not _is_header(first, [row for row in records[1:] if len(row) == width]):
-        return _Layout(delimiter, width, [], dict(zip(_KNOWN_NAMES, range(width), strict=False)))
-    if len(records) == 1:
-        raise ReadError(f"{path}: has a header but no rows")
-    return _Layout(delimiter, width, first, _choose(path, first, named))
-
-
-def _split(lines: list[str], delimiter: str) -> list[list[str]]:
-    records: list[list[str]] = []
-    with suppress(csv.Error):  # faults are named later, by line
-        for record in csv.reader(lines, delimiter=delimiter):
-            records += [record] if record else []
-    return records[:-1] if len(lines) == _HEAD_LINES else records  # the last may be cut
-
-
-def _commonest_width(records: list[list[str]]) -> int:
-    return max(Counter(map(len, records)).items(), key=lambda entry: entry[1], default=(0, 0))[0]
-
-
-def _fit(records: list[list[str]]) -> float:
-    """Share of the lines that have the commonest width, if that makes two columns."""
-    width = _commonest_width(records)
-    return sum(len(record) == width for record in records) / len(records) if width > 1 else 0.0
-
-
-def _roles(cell: str) -> set[str]:
-    name = re.sub(r"[\W_]", "", cell).casefold()
-    return {role for role, known in _KNOWN_NAMES.items() if re.fullmatch(known.replace(" ", "|"), name)}
-
-
-def _has_names_or_counts(records: list[list[str]], named: dict[str, str | None]) -> bool:
-    has_counts = all(len(row) > 2 and _NUMBER_LIKE.fullmatch(row[2]) for row in records[1:] or records)
-    return has_counts or any(_roles(cell) or cell in named.values() for cell in records[0])
-
-
-def _is_header(first: list[str], rows: list[list[str]]) -> bool:
-    """Whether the first line names columns, where the caller has not said so by naming some."""
-    roles = [_roles(cell) for cell in first]
-    # 'user' or 'song' may be ids: as names they stand in their place, and do not come back below
-    comes_back = any(row[0] == first[0] or row[1] == first[1] for row in rows)
-    both = not comes_back and set().union(*roles[:2]) >= {"user", "item"}
-    if len(first) == 2:
-        is_named = both or (not comes_back and ("user" in roles[0] or "item" in roles[1]))
-    elif _NUMBER_LIKE.fullmatch(first[2]):
-        return both
-    else:
-        is_named = any(roles) or (bool(rows) and all(_NUMBER_LIKE.fullmatch(row[2]) for row in rows))
-    if is_named:
-        return True
-    integers_below = any(all(map(_INTEGER.fullmatch, column)) for column in zip(*rows, strict=True))
-    return integers_below and not any(map(_INTEGER.fullmatch, first))
-
-
-def _choose(source: str, names: list[str], named: dict[str, str | None]) -> dict[str, int]:
-    """Positions of user, item and count in a source that names its columns."""
-    listed = "the columns are " + ", ".join(map(repr, names))
-    chosen: dict[str, int] = {}
-    for role, name in sorted(named.items(), key=lambda given: given[1] is None):
-        left = [k for k in range(len(names)) if k not in chosen.values()]
-        fitting = [k for k in left if (role in _roles(names[k]) if name is None else names[k].strip() == name.strip())]
-        if len(fitting) > 1:
-            several = " and ".join(repr(names[k]) for k in fitting)
-            raise ReadError(f"{source}: {several} could each be the {role} column; pass {role}='…'; {listed}")
-        if name is not None and not fitting:
-            near = difflib.get_close_matches(name, names, 1, 0.5)
-            hint = f" did you mean {near[0]!r}?" if near else ""
-            raise ReadError(f"{source}: there is no column {name!r} to be the {role};{hint} {listed}")
-        chosen.update((role, k) for k in fitting)
-    missing = [role for role in ("user", "item") if role not in chosen]
-    left = [k for k in range(len(names)) if k not in chosen.values()]
-    if missing and len(left) == len(missing):
-        chosen.update(zip(missing, left, strict=True))
-    elif missing:
-        raise ReadError(f"{source}: which column is the {missing[0]}? pass {missing[0]}='…'; {listed}")
-    elif left and "count" not in chosen and not (named["user"] and named["item"]):
-        raise ReadError(f"{source}: which is the count? pass count='…', or user= and item= to count rows; {listed}")
-    return chosen
-
-
 def _read_typed(
     connection: DuckDBPyConnection, name: str, relation: str, position: str, named: dict[str, str | None]
 ) -> Interactions:
@@ -424,7 +292,7 @@ def _read_typed(
     # neither the labels of an ENUM nor the digits of a DECIMAL; nor the row labels that pandas adds
     types = {column: re.sub(r"\(.*\)$", "", kind) for column, kind, *_ in described if column != position}
     types = {column: kind for column, kind in types.items() if not column.startswith("__index_level_")}
-    chosen = {role: list(types)[k] for role, k in _choose(name, list(types), named).items()}
+    chosen = {role: list(types)[k] for role, k in choose(name, list(types), named).items()}
     columns = {role: ('"' + column.replace('"', '""') + '"', types[column]) for role, column in chosen.items()}
     data = _gather(connection, _Table(name, relation, columns, position=position))
     if not data.n_users:
@@ -477,7 +345,7 @@ def _gather(connection: DuckDBPyConnection, table: _Table, n_rows: int | None = 
     pairs: dict[str, Any] = connection.execute("""
         SELECT users.code AS user, items.code AS item, TRY_CAST(sum(times) AS BIGINT) AS total
         FROM rows JOIN users ON user_id = users.id JOIN items ON item_id = items.id GROUP BY ALL""").fetchnumpy()
-    rows, columns, total = pairs["user"], pairs["item"], pairs["total"]
+    rows, columns, total = pairs.values()
     if np.ma.is_masked(total):
         k = np.flatnonzero(np.ma.getmaskarray(total))[0]
         pair = f"user {users[rows[k]]!r} and item {items[columns[k]]!r}"

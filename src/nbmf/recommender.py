@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -21,9 +22,9 @@ from nbmf.inference.mm import MM
 from nbmf.inference.run import Algorithm, Ending, run
 from nbmf.interactions import Counts, Ids, Interactions, canonical, check_matrix
 from nbmf.likelihood import Likelihood, NegativeBinomial, Poisson
-from nbmf.model import Model, begin
+from nbmf.model import Model, State, begin
 from nbmf.progress import Progress
-from nbmf.ties import Ties, tie_items
+from nbmf.ties import tie_items
 
 Array = NDArray[np.floating[Any]]
 
@@ -109,25 +110,24 @@ class CountFactorization(BaseEstimator):  # type: ignore[misc]
         rng = check_random_state(self.random_state)
         backend = make_backend(self.backend, self.n_threads)
         counts = Counts.of(self._prepare(matrix), np.dtype(self.dtype))
-        users, items = self._start(matrix.shape, rng)
         n_ties = self._n_ties(matrix)
-
-        def tie(item_means: Array) -> Ties:
-            assert n_ties is not None
-            return tie_items(item_means, n_ties, rng)
-
+        tie = partial(tie_items, n_clusters=n_ties, rng=rng) if n_ties else None
         model = Model(likelihood, Prior(self.user_shape, self.user_shape), Prior(self.item_shape, self.item_shape))
-        state = begin(model, counts, backend, users, items, tie(items) if n_ties else None)
         algorithm = ALGORITHMS[self.inference]
+
+        def start() -> State:
+            users, items = self._start(matrix.shape, rng)
+            return begin(model, counts, backend, users, items, tie(items) if tie else None)
+
         with Progress(type(self).__name__, self.max_iter, quiet=not self.verbose) as progress:
             found = run(
                 Accelerated(algorithm) if self.accelerate else algorithm,
-                state,
+                start(),  # not held here: a sweep lets go of what it is done with
                 counts,
                 backend,
                 max_iter=self.max_iter,
                 tol=self.tol,
-                tie=tie if n_ties else None,
+                tie=tie,
                 report=progress.report,
             )
         if found.ending is Ending.INTERRUPTED:

@@ -6,10 +6,10 @@ each with fixed tiles, so the number of threads changes nothing but the time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numba
@@ -26,12 +26,12 @@ from nbmf.ties import Ties
 Array = NDArray[np.floating[Any]]
 
 TILE_ROWS, TILE_COLUMNS = 128, 512  # a tile and its factors stay in a core's own cache
-BLOCK_ROWS = 2048  # rows summed in single precision before the sum goes to double
+BLOCK_ROWS = 4096  # rows summed in single precision before the sum goes to double
 # Underflow can make λ of a non-zero 0 (a prior shape of 0.01 in float32 does); y/λ must stay finite.
 LEAST_INTENSITY = {np.dtype(np.float32): np.float32(1e-25), np.dtype(np.float64): np.float64(1e-250)}
 ROW_WORK = 16  # what a row costs beside its non-zeros, in non-zeros
 LEAST_WORK = 4096  # non-zeros for which waking a thread pays
-SHARES_PER_THREAD = 4
+SHARES = 64  # many, so that all threads end together, and not a function of their number
 
 
 @dataclass(frozen=True)
@@ -81,60 +81,66 @@ class Cpu:
         cells = np.empty((by_user.nnz, 1 if poisson else 2), dtype)
         allocated = np.empty_like(users.mean) if sum_users else None
         log_evidence = np.zeros(by_user.shape[0])
-        walk = (self._bounds(by_user.indptr), by_user.indptr, by_user.indices, by_user.data)
-        geometric_means = (users.geometric_mean, items.geometric_mean)
-        unseen = labels = sizes = cluster_sums = None
+        walk = (by_user.indptr, by_user.indices, by_user.data, users.geometric_mean, items.geometric_mean)
+        unseen = labels = sizes = None
         if poisson:
             exposed = self._sum_rows(items.mean)[None, :].astype(dtype)
             total = -float(self._sum_rows(users.mean) @ self._sum_rows(items.mean))
-            written = (cells, allocated, log_evidence)
-            self._share_out(kernels.allocate_rows, *walk, *geometric_means, LEAST_INTENSITY[dtype], *written)
+            arguments = (*walk, LEAST_INTENSITY[dtype], cells, allocated, log_evidence)
+            self._share_out(by_user.indptr, partial(_call, kernels.allocate_rows, arguments))
         else:
             if ties is None:
                 exposed, logs = self._expose_unseen(users.mean, items.mean, items.mean, α, logs=True)
                 total = -α * float(logs.sum())
             else:
                 labels, sizes = ties.labels, np.array(list(map(len, ties.members)), dtype)
-                cluster_sums = ties.sum_items(items.mean).astype(dtype)
-                unseen = self._multiply(users.mean, cluster_sums.T)
-                exposed, total = np.empty_like(users.mean), 0.0
-            self._share_out(
-                kernels.expect_rows, *walk, *geometric_means, users.mean, items.mean, dtype.type(α),
-                LEAST_INTENSITY[dtype], labels, sizes, cells, unseen, allocated, exposed, log_evidence,
-            )  # fmt: skip
-            if unseen is not None and cluster_sums is not None and sum_users:
-                # Σ_c A_uc S_c has the seen cells too, which `cells` have taken off; below 0 is rounding
-                exposed = self._multiply(unseen, cluster_sums, exposed)
-        sums = None if allocated is None else Sums(allocated, exposed)
-        return SparseExpectation(users, items, α, ties, cells, unseen, sums, total + float(log_evidence.sum()))
+                sums = ties.sum_items(items.mean).astype(dtype)
+                unseen, exposed, total = np.empty((len(users.mean), len(sums)), dtype), np.empty_like(users.mean), 0.0
+            means, constants = (users.mean, items.mean), (dtype.type(α), LEAST_INTENSITY[dtype])
+            written = (cells, unseen, allocated, exposed, log_evidence)
+
+            def expect_rows(start: int, stop: int) -> None:
+                rows = slice(start, stop)
+                if unseen is not None:
+                    np.matmul(users.mean[rows], sums.T, out=unseen[rows])
+                kernels.expect_rows(start, stop, *walk, *means, *constants, labels, sizes, *written)
+                if unseen is not None and sum_users:
+                    # Σ_c A_uc S_c has the seen cells too, which `cells` have taken off; below 0 is rounding
+                    exposed[rows] += unseen[rows] @ sums
+                    np.maximum(exposed[rows], 0, out=exposed[rows])
+
+            with self._blas.limit(limits=1, user_api="blas"):
+                self._share_out(by_user.indptr, expect_rows)
+        user_sums = None if allocated is None else Sums(allocated, exposed)
+        return SparseExpectation(users, items, α, ties, cells, unseen, user_sums, total + float(log_evidence.sum()))
 
     def sum_by_item(self, counts: Counts, expectation: SparseExpectation, user_means: Array) -> Sums:
         """Sum the same allocations and exposures for each item, Eq. (update_h)."""
         users, items, ties, α = expectation.users, expectation.items, expectation.ties, expectation.concentration
-        by_item, dtype = counts.by_item, user_means.dtype
         weights: Array | None = user_means
         if α == np.inf:
-            weights = None
-            exposed = self._sum_rows(user_means).astype(dtype)[None, :]
+            weights, exposed = None, self._sum_rows(user_means)[None, :].astype(user_means.dtype)
         elif ties is None:
             exposed, _ = self._expose_unseen(items.mean, users.mean, user_means, α, logs=False)
         else:
-            exposed = self._sum_rows(user_means, expectation.unseen).astype(dtype)[ties.labels]
-        allocated = np.empty_like(items.mean)
-        self._share_out(
-            kernels.sum_rows, self._bounds(by_item.indptr), by_item.indptr, by_item.indices, by_item.data,
-            expectation.cells, items.geometric_mean, users.geometric_mean, weights, allocated, exposed,
-        )  # fmt: skip
+            exposed = self._sum_rows(user_means, expectation.unseen).astype(user_means.dtype)[ties.labels]
+        allocated = np.zeros_like(items.mean)
+        for block in counts.by_item:
+            walk = (block.indptr, block.indices, block.data, expectation.cells)
+            arguments = (*walk, items.geometric_mean, users.geometric_mean, weights, allocated, exposed)
+            self._share_out(block.indptr, partial(_call, kernels.sum_rows, arguments))
+        if ties is not None:
+            np.maximum(exposed, 0, out=exposed)  # as for users: Σ_u A_uc ⟨w_u⟩ had the seen cells too
         return Sums(allocated, exposed)
 
     def conditional(self, prior: Prior, sums: Sums) -> Gamma:
         """Return the posterior and its moments, in double precision until they are stored."""
         mean, geometric_mean = np.empty_like(sums.allocated), np.empty_like(sums.allocated)
         rows = [np.empty(len(mean)) for _ in range(3)]
-        self._share_out(
-            kernels.gamma_rows, self._bounds(np.zeros(len(mean) + 1)), float(prior.shape), float(prior.rate), *sums,
-            len(sums.exposed) < len(mean), mean, geometric_mean, *rows,
-        )  # fmt: skip
+        constants = (float(prior.shape), float(prior.rate))
+        arguments = (*constants, *sums, len(sums.exposed) < len(mean), mean, geometric_mean, *rows)
+        even = np.zeros(len(mean) + 1)
+        self._share_out(even, partial(_call, kernels.gamma_rows, arguments))
         return Gamma(mean, geometric_mean, sums.exposed, prior.rate, *rows)
 
     def _expose_unseen(
@@ -160,22 +166,6 @@ class Cpu:
             self._run(expose_rows, range(0, len(rows), TILE_ROWS))
         return exposed, row_logs
 
-    def _multiply(self, left: Array, right: Array, offset: Array | None = None) -> Array:
-        """Return left @ right, or max(left @ right + offset, 0), by blocks of rows."""
-        product = np.empty((len(left), right.shape[1]), left.dtype) if offset is None else offset
-
-        def multiply_block(top: int) -> None:
-            block = slice(top, top + BLOCK_ROWS)
-            if offset is None:
-                np.matmul(left[block], right, out=product[block])
-            else:
-                product[block] += left[block] @ right
-                np.maximum(product[block], 0, out=product[block])
-
-        with self._blas.limit(limits=1, user_api="blas"):
-            self._run(multiply_block, range(0, len(left), BLOCK_ROWS))
-        return product
-
     def _sum_rows(self, values: Array, weights: Array | None = None) -> NDArray[np.float64]:
         """Σ over rows of values, or of weightsᵀ values: rows by blocks in single precision, blocks in double."""
 
@@ -188,18 +178,27 @@ class Cpu:
         total: NDArray[np.float64] = np.sum(blocks, axis=0, dtype=np.float64)
         return total
 
-    def _share_out(self, kernel: Any, bounds: NDArray[np.int64], *arguments: Any) -> None:
-        """Call kernel(start, stop, *arguments) for each stretch of rows."""
-        self._run(lambda n: kernel(bounds[n], bounds[n + 1], *arguments), range(len(bounds) - 1))
-
-    def _bounds(self, indptr: NDArray[Any]) -> NDArray[np.int64]:
-        """Cut the rows into stretches of equal work."""
+    def _share_out(self, indptr: NDArray[Any], job: Callable[[int, int], None]) -> None:
+        """Call job(start, stop) for stretches of rows of about equal work that together are all rows."""
         work = indptr + ROW_WORK * np.arange(len(indptr), dtype=np.int64)
-        n_shares = max(1, min(SHARES_PER_THREAD * self._n_threads, int(work[-1]) // LEAST_WORK))
-        return np.searchsorted(work, np.linspace(0, work[-1], n_shares + 1)).astype(np.int64)
+        n_shares = max(1, min(SHARES, int(work[-1]) // LEAST_WORK))
+        bounds = np.searchsorted(work, np.linspace(0, work[-1], n_shares + 1)).tolist()
+        self._run(lambda n: job(bounds[n], bounds[n + 1]), range(n_shares))
 
-    def _run(self, job: Callable[[int], Any], starts: Iterable[int]) -> list[Any]:
-        return list(map(job, starts)) if self._n_threads == 1 else list(self._pool.map(job, starts))
+    def _run(self, job: Callable[[int], Any], starts: range) -> list[Any]:
+        """Return what job(start) gives for each start, done by whichever thread is free; this one works too."""
+        results: list[Any] = [None] * len(starts)
+        tasks = iter(range(len(starts)))  # shared: taking the next is one step of the interpreter
+
+        def work() -> None:
+            for n in tasks:
+                results[n] = job(starts[n])
+
+        helpers = [self._pool.submit(work) for _ in range(min(self._n_threads, len(starts)) - 1)]
+        work()
+        for helper in helpers:
+            helper.result()
+        return results
 
     @cached_property
     def _n_threads(self) -> int:
@@ -207,8 +206,12 @@ class Cpu:
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self._n_threads, thread_name_prefix="nbmf")
+        return ThreadPoolExecutor(max(1, self._n_threads - 1), thread_name_prefix="nbmf")
 
     @cached_property
     def _blas(self) -> ThreadpoolController:
         return ThreadpoolController()
+
+
+def _call(kernel: Any, arguments: tuple[Any, ...], start: int, stop: int) -> None:
+    kernel(start, stop, *arguments)

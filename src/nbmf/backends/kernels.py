@@ -18,6 +18,8 @@ from numba.extending import intrinsic
 RUN = 128
 AHEAD = 16  # non-zeros between asking for a factor row and using it
 CACHE_LINE = 64
+SQRT_HALF = 0x3FE6A09E667F3BCD  # the bits of √½
+LN_2 = 0.6931471805599453
 
 # Sums may be reordered (else no dot product is vectorized), but NaN and infinity keep their meaning; division by zero
 # gives infinity as in NumPy (a test for it would keep loops from being vectorized).
@@ -65,30 +67,38 @@ _float_of = _reinterpret("_float_of", types.int64, types.float64)
 
 
 @compiled_as_written
-def log(x):  # type: ignore[no-untyped-def]
-    """Natural logarithm of a positive normal double to 2e-16 relative; unlike libm's, loops over it are vectorized."""
-    bits = _bits_of(x)
-    # x = 2^exponent · mantissa with √½ ≤ mantissa < √2
-    exponent = (bits - 0x3FE6A09E667F3BCD) >> 52
-    mantissa = _float_of(bits - (exponent << 52))
-    t = (mantissa - 1.0) / (mantissa + 1.0)
+def _atanh_series(t):  # type: ignore[no-untyped-def]
+    """2 artanh(t) = ln((1+t)/(1−t)) for |t| ≤ 0.1716, by its series."""
     s = t * t
     series = 1 / 17 + s * (1 / 19 + s * (1 / 21))
     series = 1 / 11 + s * (1 / 13 + s * (1 / 15 + s * series))
     series = 1 / 3 + s * (1 / 5 + s * (1 / 7 + s * (1 / 9 + s * series)))
-    return exponent * 0.6931471805599453 + 2.0 * (t + t * s * series)
+    return 2.0 * (t + t * s * series)
+
+
+@compiled_as_written
+def log(x):  # type: ignore[no-untyped-def]
+    """Natural logarithm of a positive normal double to 3e-16 relative; unlike libm's, loops over it are vectorized."""
+    bits = _bits_of(x)
+    exponent = (bits - SQRT_HALF) >> 52  # x = 2^exponent · mantissa with √½ ≤ mantissa < √2
+    mantissa = _float_of(bits - (exponent << 52))
+    return exponent * LN_2 + _atanh_series((mantissa - 1.0) / (mantissa + 1.0))
+
+
+@compiled_as_written
+def log1p(x):  # type: ignore[no-untyped-def]
+    """Logarithm of 1 + x, x ≥ 0; as exact for small x (a large concentration) as for large."""
+    bits = _bits_of(1.0 + x)
+    exponent = (bits - SQRT_HALF) >> 52
+    mantissa = _float_of(bits - (exponent << 52))
+    small = exponent == 0  # then 1 + x is its own mantissa, and x has not lost the digits that 1 + x has
+    return exponent * LN_2 + _atanh_series((x if small else mantissa - 1.0) / (2.0 + x if small else mantissa + 1.0))
 
 
 @compiled_as_written
 def lost_by_adding_1(x):  # type: ignore[no-untyped-def]
     """Return x − ((1 + x) − 1): what rounding takes from a small x."""
     return x - ((1.0 + x) - 1.0)
-
-
-@compiled_as_written
-def log1p(x):  # type: ignore[no-untyped-def]
-    """Logarithm of 1 + x, x ≥ 0, as exact for small x (a large concentration) as for large."""
-    return log(1.0 + x) + lost_by_adding_1(x) / (1.0 + x)
 
 
 @compiled_as_written
@@ -149,48 +159,60 @@ def gamma_rows(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _dot(a, i, b, j):  # type: ignore[no-untyped-def]
-    total = a.dtype.type(0)
-    for k in range(a.shape[1]):
-        total += a[i, k] * b[j, k]
-    return total
-
-
-@compiled
 def _fetch(array, row, line):  # type: ignore[no-untyped-def]
     for column in range(0, array.shape[1], line):
         _prefetch(array, row, column)
 
 
 @compiled
-def _add_rows(total, run, table, indices, first, last, weights):  # type: ignore[no-untyped-def]
-    """Add Σ_p weights[p − first] · table[indices[p]], p from first to last, to `total` by way of `run`.
+def _sum_rows(total, run, table, indices, first, last, weights):  # type: ignore[no-untyped-def]
+    """Set `total` to Σ_p weights[p] · table[indices[p]], p from first to last, by way of `run`, RUN terms at a time.
 
     Four rows at a time: the running sum is then loaded and stored a quarter as often (0.021 s against 0.033 s).
     """
-    for k in range(table.shape[1]):
-        run[k] = 0
-    fours = last - (last - first) % 4
-    for p in range(first, fours, 4):
-        a, b, c, d = indices[p], indices[p + 1], indices[p + 2], indices[p + 3]
-        wa, wb, wc, wd = weights[p - first], weights[p + 1 - first], weights[p + 2 - first], weights[p + 3 - first]
-        for k in range(table.shape[1]):
-            run[k] += wa * table[a, k] + wb * table[b, k] + wc * table[c, k] + wd * table[d, k]
-    for p in range(fours, last):
-        a, wa = indices[p], weights[p - first]
-        for k in range(table.shape[1]):
-            run[k] += wa * table[a, k]
-    for k in range(table.shape[1]):
-        total[k] += run[k]
+    n_components = table.shape[1]
+    total[:] = 0.0
+    for start in range(first, last, RUN):
+        stop = min(start + RUN, last)
+        fours = stop - (stop - start) % 4
+        run[:] = 0
+        for p in range(start, fours, 4):
+            a, b, c, d = indices[p], indices[p + 1], indices[p + 2], indices[p + 3]
+            wa, wb, wc, wd = weights[p], weights[p + 1], weights[p + 2], weights[p + 3]
+            for k in range(n_components):
+                run[k] += wa * table[a, k] + wb * table[b, k] + wc * table[c, k] + wd * table[d, k]
+        for p in range(fours, stop):
+            a, wa = indices[p], weights[p]
+            for k in range(n_components):
+                run[k] += wa * table[a, k]
+        for k in range(n_components):
+            total[k] += run[k]
 
 
 @compiled
 def _intensities(found, users, user, items, indices, first, last, end):  # type: ignore[no-untyped-def]
     """Dot products of one user's row with the rows of the items the user took; `end` is the last non-zero of all."""
-    line = CACHE_LINE // items.itemsize
-    for p in range(first, last):
+    line, zero = CACHE_LINE // items.itemsize, users.dtype.type(0)
+    fours = last - (last - first) % 4
+    for p in range(first, fours, 4):  # four at a time, as in `_sum_rows`
+        a, b, c, d = indices[p], indices[p + 1], indices[p + 2], indices[p + 3]
+        for ahead in range(p + AHEAD, p + AHEAD + 4):
+            _fetch(items, indices[min(ahead, end)], line)
+        dot_a = dot_b = dot_c = dot_d = zero
+        for k in range(users.shape[1]):
+            weight = users[user, k]
+            dot_a += weight * items[a, k]
+            dot_b += weight * items[b, k]
+            dot_c += weight * items[c, k]
+            dot_d += weight * items[d, k]
+        place = p - first
+        found[place], found[place + 1], found[place + 2], found[place + 3] = dot_a, dot_b, dot_c, dot_d
+    for p in range(fours, last):
         _fetch(items, indices[min(p + AHEAD, end)], line)
-        found[p - first] = _dot(users, user, items, indices[p])
+        dot_a = zero
+        for k in range(users.shape[1]):
+            dot_a += users[user, k] * items[indices[p], k]
+        found[p - first] = dot_a
 
 
 @compiled
@@ -206,14 +228,23 @@ def _tie(unseen, n_unseen, concentration):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _log_evidence(counts, λ, μ, concentration, tied):  # type: ignore[no-untyped-def]
-    """Σ y ln λ − y ln(α+μ) over a user's non-zeros; if tied, −α ln(1 + μ/α) too, which tiles have done otherwise."""
-    total = 0.0
+def _log_evidence(counts, λ, μ, inverse, concentration, tied):  # type: ignore[no-untyped-def]
+    """Σ y ln λ − y ln(α+μ) over a user's non-zeros; if tied, −α ln(1 + μ/α) too, which tiles have done otherwise.
+
+    `inverse` is 1/(α+μ). Logarithms of 1 + μ/α are taken of products of eight.
+    """
+    total, lost, scale = 0.0, 0.0, 1.0 / np.float64(concentration)
     for p in range(len(counts)):
-        total += counts[p] * log(np.float64(λ[p]) / (concentration + np.float64(μ[p])))
-        if tied:
-            total -= concentration * log1p(np.float64(μ[p]) / concentration)
-    return total
+        total += counts[p] * log(np.float64(λ[p]) * np.float64(inverse[p]))
+    if tied:
+        for start in range(0, len(counts), 8):
+            product = 1.0
+            for p in range(start, min(start + 8, len(counts))):
+                x = np.float64(μ[p]) * scale
+                product *= 1.0 + x
+                lost += lost_by_adding_1(min(x, 1.0))
+            total -= concentration * log(product)
+    return total - concentration * lost
 
 
 @compiled
@@ -225,18 +256,25 @@ def expect_rows(  # type: ignore[no-untyped-def]
 
     cells[p, 0] = y/λ. cells[p, 1] = by how much ⟨a⟩ of non-zero p exceeds that of an unseen cell: y/(α+μ) if exposures
     are exact, ⟨a⟩ − A_uc if tied. `unseen` comes with ⟨w_u⟩·S_c and leaves with A_uc. If exact, `exposed` is added to.
-    `users` and `items` are geometric means. None leaves out `unseen` and the clusters (exact) or the sums (`allocated`).
+    `users` and `items` are geometric means. None leaves out `unseen` and clusters (exact) or the sums (`allocated`).
     """
     n_components, end = users.shape[1], indptr[stop] - 1
     one = users.dtype.type(1)
     longest = np.max(indptr[start + 1 : stop + 1] - indptr[start:stop])
-    λ, μ = np.empty(longest, users.dtype), np.empty(longest, users.dtype)
-    sums, row = np.empty((2, n_components)), np.empty(n_components, users.dtype)
+    λ, μ, inverse = np.empty(longest, users.dtype), np.empty(longest, users.dtype), np.empty(longest, users.dtype)
+    sums, run = np.empty(n_components), np.empty(n_components, users.dtype)
     if unseen is not None:
         n_unseen = np.empty(unseen.shape[1], users.dtype)
     for user in range(start, stop):
         first, last = indptr[user], indptr[user + 1]
         _intensities(λ, users, user, items, indices, first, last, end)
+        for p in range(first, last):
+            λ[p - first] = max(λ[p - first], least)
+            cells[p, 0] = counts[p] / λ[p - first]
+        if allocated is not None:  # now, while the first-level cache has the items' rows
+            _sum_rows(sums, run, items, indices, first, last, cells[:, 0])
+            for k in range(n_components):
+                allocated[user, k] = users[user, k] * sums[k]
         _intensities(μ, user_means, user, item_means, indices, first, last, end)
         if unseen is not None:
             n_unseen[:] = cluster_sizes
@@ -246,23 +284,17 @@ def expect_rows(  # type: ignore[no-untyped-def]
                 n_unseen[c] -= one
             log_evidence[user] = _tie(unseen[user], n_unseen, concentration)
         for p in range(first, last):
-            λ[p - first] = max(λ[p - first], least)
-            count, inverse = counts[p], one / (concentration + μ[p - first])
-            cells[p, 0] = count / λ[p - first]
+            inverse[p - first] = one / (concentration + μ[p - first])
             if unseen is None:
-                cells[p, 1] = count * inverse
+                cells[p, 1] = counts[p] * inverse[p - first]
             else:
-                cells[p, 1] = (concentration + count) * inverse - unseen[user, labels[indices[p]]]
-        log_evidence[user] += _log_evidence(counts[first:last], λ, μ, concentration, unseen is not None)
+                exposure = (concentration + counts[p]) * inverse[p - first]
+                cells[p, 1] = exposure - unseen[user, labels[indices[p]]]
         if allocated is not None:
-            sums[:] = 0.0
-            for run in range(first, last, RUN):
-                run_end = min(run + RUN, last)
-                _add_rows(sums[0], row, items, indices, run, run_end, cells[run:run_end, 0])
-                _add_rows(sums[1], row, item_means, indices, run, run_end, cells[run:run_end, 1])
+            _sum_rows(sums, run, item_means, indices, first, last, cells[:, 1])
             for k in range(n_components):
-                allocated[user, k] = users[user, k] * sums[0, k]
-                exposed[user, k] = sums[1, k] if unseen is not None else exposed[user, k] + sums[1, k]
+                exposed[user, k] = sums[k] if unseen is not None else exposed[user, k] + sums[k]
+        log_evidence[user] += _log_evidence(counts[first:last], λ, μ, inverse, concentration, unseen is not None)
 
 
 @compiled
@@ -272,7 +304,7 @@ def allocate_rows(  # type: ignore[no-untyped-def]
     """`expect_rows` for Poisson, whose exposures are 1: cells[p, 0] = y/λ, the allocated sums and Σ y ln λ."""
     n_components, end = users.shape[1], indptr[stop] - 1
     λ = np.empty(np.max(indptr[start + 1 : stop + 1] - indptr[start:stop]), users.dtype)
-    sums, row = np.empty(n_components), np.empty(n_components, users.dtype)
+    sums, run = np.empty(n_components), np.empty(n_components, users.dtype)
     for user in range(start, stop):
         first, last = indptr[user], indptr[user + 1]
         _intensities(λ, users, user, items, indices, first, last, end)
@@ -283,10 +315,7 @@ def allocate_rows(  # type: ignore[no-untyped-def]
             total += counts[p] * log(np.float64(λ[p - first]))
         log_evidence[user] = total
         if allocated is not None:
-            sums[:] = 0.0
-            for run in range(first, last, RUN):
-                run_end = min(run + RUN, last)
-                _add_rows(sums, row, items, indices, run, run_end, cells[run:run_end, 0])
+            _sum_rows(sums, run, items, indices, first, last, cells[:, 0])
             for k in range(n_components):
                 allocated[user, k] = users[user, k] * sums[k]
 
@@ -295,9 +324,9 @@ def allocate_rows(  # type: ignore[no-untyped-def]
 def sum_rows(  # type: ignore[no-untyped-def]
     start, stop, indptr, indices, order, cells, items, users, user_means, allocated, exposed
 ):  # fmt: skip
-    """For each item, the sums of the latent variables of its non-zeros; `order` finds them among the users'.
+    """Add to each item's sums the latent variables of its non-zeros; `order` finds them among the users'.
 
-    `exposed` is added to: it comes with what the unseen cells contribute. `user_means` is None for Poisson.
+    `user_means` is None for Poisson, which has nothing to add to `exposed`.
     """
     n_components, end, line = users.shape[1], indptr[stop] - 1, CACHE_LINE // users.itemsize
     zero = users.dtype.type(0)
@@ -326,10 +355,9 @@ def sum_rows(  # type: ignore[no-untyped-def]
                 sum_allocated[k] += row_allocated[k]
                 sum_exposed[k] += row_exposed[k]
         for k in range(n_components):
-            allocated[item, k] = items[item, k] * sum_allocated[k]
+            allocated[item, k] += items[item, k] * sum_allocated[k]
             if user_means is not None:
-                # below 0 is rounding: an item that nearly all took, whose unseen cells were counted with its cluster
-                exposed[item, k] = max(exposed[item, k] + sum_exposed[k], 0.0)
+                exposed[item, k] += sum_exposed[k]
 
 
 @compiled

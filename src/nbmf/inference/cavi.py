@@ -18,8 +18,13 @@ class CAVI:
 
     def step(self, state: State, counts: Counts, backend: Backend) -> State:
         """Return the state after one sweep."""
-        model = with_item_rate(state.model, state.items)  # Eq. (update_hyper)
-        users = backend.conditional(model.user_prior, state.expectation.user_sums)  # Eq. (update_w)
-        item_sums = backend.sum_by_item(counts, state.expectation, users.mean)
+        model, ties, log_base = (
+            with_item_rate(state.model, state.items),
+            state.ties,
+            state.log_base,
+        )  # Eq. (update_hyper)
+        users = backend.conditional(model.user_prior, state.inferred.user_sums)  # Eq. (update_w)
+        item_sums = backend.sum_by_item(counts, state.inferred, users.mean)
         items = backend.conditional(model.item_prior, item_sums)  # Eq. (update_h)
-        return observe(model, counts, backend, users, items, state.ties, state.log_base)  # Eqs. (update_c), (update_a)
+        del state, item_sums  # if nobody else has them, the new allocations and exposures get their memory
+        return observe(model, counts, backend, users, items, ties, log_base)  # Eqs. (update_c), (update_a)

@@ -23,7 +23,7 @@ class MM:
     def step(self, state: State, counts: Counts, backend: Backend) -> State:
         """Return the state after one sweep."""
         model, ties = state.model, state.ties
-        item_sums = backend.sum_by_item(counts, state.expectation, state.users.mean)
+        item_sums = backend.sum_by_item(counts, state.inferred, state.users.mean)
         items = multiply(state.items.mean, item_sums)  # Eq. (nmfH)
         between = backend.expect(counts, state.users, items, model.likelihood, ties)
         users = multiply(state.users.mean, between.user_sums)  # Eq. (nmfW)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Protocol
 
@@ -69,27 +69,34 @@ def run(
     pending: tuple[int, ...] = REFRESHED_AFTER if tie is not None else ()
     total_count = float(counts.by_user.data.sum(dtype=np.float64))
     precision = ROUNDING * float(np.finfo(counts.by_user.dtype).eps)
+    last = state
     try:
         while len(objectives) < max_iter:
-            after = algorithm.step(state, counts, backend)
-            increase = after.objective - state.objective
-            if not increase >= -precision * (abs(state.objective) + total_count):
+            # `last` is what Ctrl-C leaves. The step gets the only reference to the allocations and exposures, a third
+            # of the memory of a fit, and may let go of them.
+            last, handed = replace(state, expectation=None), [state]
+            del state
+            state = algorithm.step(handed.pop(), counts, backend)
+            increase = state.objective - last.objective
+            if not increase >= -precision * (abs(last.objective) + total_count):
                 raise FallingObjectiveError(
-                    f"sweep {len(objectives) + 1}: the objective went from {state.objective!r} to {after.objective!r}; "
+                    f"sweep {len(objectives) + 1}: the objective went from {last.objective!r} to {state.objective!r}; "
                     "counts or factors are out of the range of their precision (dtype='float64' has more)"
                 )
-            settled = tol > 0 and increase < tol * abs(state.objective)
-            state = after
+            settled = tol > 0 and increase < tol * abs(last.objective)
+            last = replace(state, expectation=None)
             objectives.append(state.objective)
             report(len(objectives), state.objective)
             if pending and tie is not None:
                 if settled or len(objectives) == pending[0]:
-                    state = retie(state, tie(state.items.mean), counts, backend)
+                    handed = [state]
+                    del state
+                    state = retie(handed.pop(), tie(last.items.mean), counts, backend)
                     pending = () if settled else pending[1:]
             elif settled:
-                return Run(state, objectives, Ending.CONVERGED)
+                return Run(last, objectives, Ending.CONVERGED)
     except KeyboardInterrupt:
         if not objectives:
             raise
-        return Run(state, objectives, Ending.INTERRUPTED)
-    return Run(state, objectives, Ending.MAX_ITER)
+        return Run(last, objectives, Ending.INTERRUPTED)
+    return Run(last, objectives, Ending.MAX_ITER)

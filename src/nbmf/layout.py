@@ -1,0 +1,159 @@
+"""The layout of a table of interactions: delimiter, header, and which column holds what."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import re
+from collections import Counter
+from contextlib import suppress
+from typing import NamedTuple
+
+HEAD_LINES = 200
+LONGEST_LINE = 131_072  # bytes; the csv module's own limit for a field
+_INTEGER = re.compile("-?[0-9]+")
+# what a count column may hold, right or wrong; no column is called like this
+_NUMBER_LIKE = re.compile(r"\s*([-+.]?\d.*|[-+]?inf(inity)?|nan|null|none|n/?a|)\s*", re.IGNORECASE)
+# patterns for names without case, blanks and punctuation
+_KNOWN_NAMES = {
+    "user": "uid who users? (user|customer|household|visitor|listener|client|member|person)(id)?",
+    "item": "iid sku what items? (item|song|track|artist|product|movie|book|article|page)(id)?",
+    "count": "n counts? plays playcounts? listens times quantity qty freq frequency clicks hits views purchases",
+}
+
+
+class ReadError(ValueError):
+    """What was given cannot be read; the message names the file, the line, the value and the way out."""
+
+
+class MissingFileError(ReadError, FileNotFoundError):
+    """There is no such file."""
+
+
+class Layout(NamedTuple):
+    """How a text file is laid out."""
+
+    delimiter: str
+    width: int
+    header: list[str]  # empty where there is none
+    columns: dict[str, int]  # positions of user, item and count; without a count, each row counts 1
+
+
+def as_text(raw: bytes, offset: int, where: str) -> str:
+    """Decode a line; what is not text is named by its place."""
+    if len(raw) > LONGEST_LINE:
+        raise ReadError(f"{where}: is longer than {LONGEST_LINE} bytes; this is no table of users and items")
+    if b"\0" in raw:
+        raise ReadError(f"{where}: NUL at byte {offset + raw.index(0)}, so not text; convert it to UTF-8")
+    try:
+        text = raw.decode("utf-8" if offset else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        byte = f"byte {offset + error.start} (0x{raw[error.start]:02x})"
+        raise ReadError(f"{where}: {byte} is not UTF-8 text; convert it: iconv -f LATIN1 -t UTF-8") from None
+    if "\r" in text.rstrip("\r\n") and '"' not in text:
+        raise ReadError(f"{where}: has a carriage return inside; end lines with LF or CRLF")
+    return text
+
+
+def recognise(path: str, head: list[str], named: dict[str, str | None]) -> Layout:
+    """Delimiter, header and columns of a text file, from its first lines."""
+    if not "".join(head).strip("\r\n"):
+        raise ReadError(f"{path}: has no rows, only blank lines")
+    tables = {delimiter: _split(head, delimiter) for delimiter in "\t,;| "}
+    if not any(map(_fit, tables.values())):  # all may be inside one quote that is never closed; that is named later
+        tables = {delimiter: [line.rstrip("\r\n").split(delimiter) for line in head] for delimiter in tables}
+    for group in ("\t", ",;|", " "):  # what comes later may well stand inside an id
+        if candidates := [delimiter for delimiter in group if _fit(tables[delimiter]) >= 0.5]:
+            delimiter = max(candidates, key=lambda d: (_has_names_or_counts(tables[d], named), _fit(tables[d])))
+            break
+    else:
+        raise ReadError(f"{path}, line 1: no two columns found; separate them by tab, comma, semicolon, pipe or space")
+    records = tables[delimiter]
+    width = _commonest_width(records)
+    first = records[0] if head[0].strip("\r\n") else []
+    if len(first) != width:
+        raise wrong_width(path, 1, len(first), width)
+    is_named = any(name is not None for name in named.values())
+    if not is_named and not _is_header(first, [row for row in records[1:] if len(row) == width]):
+        return Layout(delimiter, width, [], dict(zip(_KNOWN_NAMES, range(width), strict=False)))
+    if len(records) == 1:
+        raise ReadError(f"{path}: has a header but no rows")
+    return Layout(delimiter, width, first, choose(path, first, named))
+
+
+def _split(lines: list[str], delimiter: str) -> list[list[str]]:
+    records: list[list[str]] = []
+    with suppress(csv.Error):  # faults are named later, by line
+        for record in csv.reader(lines, delimiter=delimiter):
+            records += [record] if record else []
+    return records[:-1] if len(lines) == HEAD_LINES else records  # the last may be cut
+
+
+def _commonest_width(records: list[list[str]]) -> int:
+    return max(Counter(map(len, records)).items(), key=lambda entry: entry[1], default=(0, 0))[0]
+
+
+def _fit(records: list[list[str]]) -> float:
+    """Share of the lines that have the commonest width, if that makes two columns."""
+    width = _commonest_width(records)
+    return sum(len(record) == width for record in records) / len(records) if width > 1 else 0.0
+
+
+def _roles(cell: str) -> set[str]:
+    name = re.sub(r"[\W_]", "", cell).casefold()
+    return {role for role, known in _KNOWN_NAMES.items() if re.fullmatch(known.replace(" ", "|"), name)}
+
+
+def _has_names_or_counts(records: list[list[str]], named: dict[str, str | None]) -> bool:
+    has_counts = all(len(row) > 2 and _NUMBER_LIKE.fullmatch(row[2]) for row in records[1:] or records)
+    return has_counts or any(_roles(cell) or cell in named.values() for cell in records[0])
+
+
+def _is_header(first: list[str], rows: list[list[str]]) -> bool:
+    """Whether the first line names columns, where the caller has not said so by naming some."""
+    roles = [_roles(cell) for cell in first]
+    # 'user' or 'song' may be ids: as names they stand in their place, and do not come back below
+    comes_back = any(row[0] == first[0] or row[1] == first[1] for row in rows)
+    both = not comes_back and set().union(*roles[:2]) >= {"user", "item"}
+    if len(first) == 2:
+        is_named = both or (not comes_back and ("user" in roles[0] or "item" in roles[1]))
+    elif _NUMBER_LIKE.fullmatch(first[2]):
+        return both
+    else:
+        is_named = any(roles) or (bool(rows) and all(_NUMBER_LIKE.fullmatch(row[2]) for row in rows))
+    if is_named:
+        return True
+    integers_below = any(all(map(_INTEGER.fullmatch, column)) for column in zip(*rows, strict=True))
+    return integers_below and not any(map(_INTEGER.fullmatch, first))
+
+
+def choose(source: str, names: list[str], named: dict[str, str | None]) -> dict[str, int]:
+    """Positions of user, item and count in a source that names its columns."""
+    listed = "the columns are " + ", ".join(map(repr, names))
+    chosen: dict[str, int] = {}
+    for role, name in sorted(named.items(), key=lambda given: given[1] is None):
+        left = [k for k in range(len(names)) if k not in chosen.values()]
+        fitting = [k for k in left if (role in _roles(names[k]) if name is None else names[k].strip() == name.strip())]
+        if len(fitting) > 1:
+            several = " and ".join(repr(names[k]) for k in fitting)
+            raise ReadError(f"{source}: {several} could each be the {role} column; pass {role}='…'; {listed}")
+        if name is not None and not fitting:
+            near = difflib.get_close_matches(name, names, 1, 0.5)
+            hint = f" did you mean {near[0]!r}?" if near else ""
+            raise ReadError(f"{source}: there is no column {name!r} to be the {role};{hint} {listed}")
+        chosen.update((role, k) for k in fitting)
+    missing = [role for role in ("user", "item") if role not in chosen]
+    left = [k for k in range(len(names)) if k not in chosen.values()]
+    if missing and len(left) == len(missing):
+        chosen.update(zip(missing, left, strict=True))
+    elif missing:
+        raise ReadError(f"{source}: which column is the {missing[0]}? pass {missing[0]}='…'; {listed}")
+    elif left and "count" not in chosen and not (named["user"] and named["item"]):
+        raise ReadError(f"{source}: which is the count? pass count='…', or user= and item= to count rows; {listed}")
+    return chosen
+
+
+def wrong_width(path: str, line: int, found: int, expected: int) -> ReadError:
+    """Name a line that has too few or too many columns."""
+    what = f"{found} column{'s' * (found != 1)}" if found else "a blank line"
+    return ReadError(f"{path}, line {line}: {what} where {expected} columns are expected; quote ids with delimiters")
