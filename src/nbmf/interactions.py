@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Ids = NDArray[Any]
 
-BLOCK_USERS = 16_384
+BLOCK_USERS = 12_288
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -31,10 +31,6 @@ class Ties:
         order = np.argsort(self.labels, kind="stable")
         return np.split(order, np.cumsum(np.bincount(self.labels, minlength=self.n_clusters))[:-1])
 
-    def sum_items(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """Sum rows that belong to items over each cluster, in double precision: items × K → clusters × K."""
-        return np.array([values[items].sum(axis=0, dtype=np.float64) for items in self.members])
-
 
 def tie_items(item_means: NDArray[Any], n_clusters: int, rng: np.random.RandomState) -> Ties:
     """Cluster the items by k-means on their mean factors: items alike in ⟨h_i⟩ are alike in every user's intensity."""

@@ -94,7 +94,7 @@ class Cpu:
                 total = -α * float(logs.sum())
             else:
                 labels, sizes = ties.labels, np.array(list(map(len, ties.members)), dtype)
-                sums = ties.sum_items(items.mean).astype(dtype)
+                sums = self._sum_clusters(ties, items.mean)
                 unseen, exposed, total = np.empty((len(users.mean), len(sums)), dtype), np.empty_like(users.mean), 0.0
             means, constants = (users.mean, items.mean), (dtype.type(α), LEAST_INTENSITY[dtype])
             written = (cells, unseen, allocated, exposed, log_evidence)
@@ -150,20 +150,22 @@ class Cpu:
         exposed, row_logs = np.empty((len(rows), weights.shape[1]), rows.dtype), np.zeros(len(rows))
         transposed, concentration = np.ascontiguousarray(columns.T), rows.dtype.type(α)
 
-        def expose_rows(top: int) -> None:
-            bottom = min(top + TILE_ROWS, len(rows))
-            buffer, products = np.empty(TILE_ROWS * TILE_COLUMNS, rows.dtype), np.empty(TILE_COLUMNS // 8)
+        n_tiles = 4 * -(-len(rows) // (4 * TILE_ROWS))  # a multiple of four: two or four threads end together
+
+        def expose_rows(n: int) -> None:
+            top, bottom = len(rows) * n // n_tiles, len(rows) * (n + 1) // n_tiles
+            buffer = np.empty((bottom - top) * TILE_COLUMNS, rows.dtype)
             total = np.zeros((bottom - top, weights.shape[1]))
             for left in range(0, len(columns), TILE_COLUMNS):
                 right = min(left + TILE_COLUMNS, len(columns))
                 tile = buffer[: (bottom - top) * (right - left)].reshape(bottom - top, right - left)
                 np.matmul(rows[top:bottom], transposed[:, left:right], out=tile)
-                kernels.expose_tile(tile, concentration, products, row_logs[top:bottom] if logs else None)
+                kernels.expose_tile(tile, concentration, row_logs[top:bottom] if logs else None)
                 total += tile @ weights[left:right]
             exposed[top:bottom] = total
 
         with self._blas.limit(limits=1, user_api="blas"):
-            self._run(expose_rows, range(0, len(rows), TILE_ROWS))
+            self._run(expose_rows, range(n_tiles))
         return exposed, row_logs
 
     def _sum_rows(self, values: Array, weights: Array | None = None) -> NDArray[np.float64]:
@@ -177,6 +179,14 @@ class Cpu:
             blocks = self._run(sum_block, range(0, len(values), BLOCK_ROWS))
         total: NDArray[np.float64] = np.sum(blocks, axis=0, dtype=np.float64)
         return total
+
+    def _sum_clusters(self, ties: Ties, values: Array) -> Array:
+        """S_c: the sum of the rows of each cluster's items."""
+
+        def sum_cluster(c: int) -> Array:
+            return values[ties.members[c]].sum(axis=0, dtype=np.float64)
+
+        return np.array(self._run(sum_cluster, range(ties.n_clusters)), values.dtype)
 
     def _share_out(self, indptr: NDArray[Any], job: Callable[[int, int], None]) -> None:
         """Call job(start, stop) for stretches of rows of about equal work that together are all rows."""

@@ -19,7 +19,7 @@ RUN = 128
 AHEAD = 16  # non-zeros between asking for a factor row and using it
 CACHE_LINE = 64
 SQRT_HALF = 0x3FE6A09E667F3BCD  # the bits of √½
-LN_2 = 0.6931471805599453
+LN_2, HALF_LN_2PI = 0.6931471805599453, 0.9189385332046727
 
 # Sums may be reordered (else no dot product is vectorized), but NaN and infinity keep their meaning; division by zero
 # gives infinity as in NumPy (a test for it would keep loops from being vectorized).
@@ -115,46 +115,53 @@ def exp(x):  # type: ignore[no-untyped-def]
 
 
 @compiled
+def _gamma_moments(a):  # type: ignore[no-untyped-def]
+    """For a shape a, by Stirling's series at z = a + 8 and eight steps down: z, P, ε + D/P and δ such that
+
+    ψ(a) = ln z − ε − D/P,   lnΓ(a) = (z−½) ln z − z + ½ ln 2π + δ − ln P,   P = a(a+1)…(a+7),  D = dP/da.
+    """
+    product, slope = a, 1.0
+    for step in range(1, 8):
+        slope = slope * (a + step) + product
+        product = product * (a + step)
+    y = 1.0 / (a + 8.0)
+    s = y * y
+    epsilon = 1 / 12 - s * (1 / 120 - s * (1 / 252 - s * (1 / 240 - s * (1 / 132 - s * (691 / 32760 - s / 12)))))
+    delta = 1 / 12 - s * (1 / 360 - s * (1 / 1260 - s * (1 / 1680 - s * (1 / 1188 - s * (691 / 360360 - s / 156)))))
+    return a + 8.0, product, 0.5 * y + s * epsilon + slope / product, y * delta
+
+
+@compiled
 def gamma_rows(  # type: ignore[no-untyped-def]
     start, stop, prior_shape, prior_rate, allocated, exposed, shared, mean, geometric_mean,
     row_means, row_logs, row_entropies,
 ):  # fmt: skip
     """Moments of Gamma(a, b), a = prior_shape + allocated, b = prior_rate + exposed; `shared`: one b for all rows.
 
-    ψ and lnΓ by Stirling's series at z = a + 8, then eight steps down:
+        entropy = a − ln b + lnΓ(a) + (1−a)ψ(a) = 8.5 ln z − 8 + ½ ln 2π + δ − ln P + (a−1)(ε + D/P) − ln b
 
-        ψ(a) = ψ(z) − D/P,   lnΓ(a) = lnΓ(z) − ln P,   P = a(a+1)…(a+7),  D = dP/da
-        entropy = a − ln b + lnΓ(a) + (1−a)ψ(a)
-                = 8.5 ln z − 8 + ½ ln 2π + δ − ln P + (a−1)(ε + D/P) − ln b,
-
-    where ψ(z) = ln z − ε and lnΓ(z) = (z−½) ln z − z + ½ ln 2π + δ: terms of size a ln a never appear, so none cancel.
+    with the names of `_gamma_moments`. Terms of size a ln a never appear, so none cancel. Logarithms appear in sums alone
+    and are taken of products of two.
     """
     n_components = mean.shape[1]
+    half = (n_components + 1) // 2
+    z, p, b = np.ones(2 * half), np.ones(2 * half), np.ones(2 * half)
     for row in range(start, stop):
         rate_row = 0 if shared else row
-        sum_mean, sum_log, sum_entropy = 0.0, 0.0, 0.0
+        sum_mean, sum_log, sum_entropy = 0.0, 0.0, n_components * (HALF_LN_2PI - 8.0)
         for k in range(n_components):
-            a, b = prior_shape + allocated[row, k], prior_rate + exposed[rate_row, k]
-            product, slope = a, 1.0
-            for step in range(1, 8):
-                slope = slope * (a + step) + product
-                product = product * (a + step)
-            z = 1.0 / (a + 8.0)
-            s = z * z
-            epsilon = 0.5 * z + s * (
-                1 / 12 - s * (1 / 120 - s * (1 / 252 - s * (1 / 240 - s * (1 / 132 - s * (691 / 32760 - s / 12)))))
-            )
-            delta = z * (
-                1 / 12 - s * (1 / 360 - s * (1 / 1260 - s * (1 / 1680 - s * (1 / 1188 - s * (691 / 360360 - s / 156)))))
-            )
-            log_z, log_rate = log(a + 8.0), log(b)
-            drop = epsilon + slope / product
-            mean_log = log_z - drop - log_rate
-            mean[row, k] = a / b
-            geometric_mean[row, k] = exp(mean_log)
-            sum_mean += a / b
-            sum_log += mean_log
-            sum_entropy += 8.5 * log_z - 8.0 + 0.9189385332046727 + delta - log(product) + (a - 1.0) * drop - log_rate
+            a, rate = prior_shape + allocated[row, k], prior_rate + exposed[rate_row, k]
+            z[k], p[k], drop, delta = _gamma_moments(a)
+            b[k] = rate
+            mean[row, k] = a / rate
+            geometric_mean[row, k] = (a + 8.0) / rate * exp(-drop)
+            sum_mean += a / rate
+            sum_log -= drop
+            sum_entropy += delta + (a - 1.0) * drop
+        for k in range(half):
+            log_z, log_b = log(z[k] * z[k + half]), log(b[k] * b[k + half])
+            sum_log += log_z - log_b
+            sum_entropy += 8.5 * log_z - log_b - log(p[k] * p[k + half])
         row_means[row], row_logs[row], row_entropies[row] = sum_mean, sum_log, sum_entropy
 
 
@@ -361,25 +368,25 @@ def sum_rows(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def expose_tile(intensity, concentration, products, row_logs):  # type: ignore[no-untyped-def]
+def expose_tile(intensity, concentration, row_logs):  # type: ignore[no-untyped-def]
     """Replace each intensity μ of a tile by the exposure α/(α+μ) of an unseen cell; add Σ ln(1 + μ/α) to `row_logs`.
 
     Logarithms are taken of products of eight: 1 + μ/α < 10³⁸ keeps those finite. None: no logarithms wanted.
     """
     n_rows, n_columns = intensity.shape
-    scale, width = 1.0 / np.float64(concentration), (n_columns + 7) // 8
+    scale, eighth = 1.0 / np.float64(concentration), n_columns // 8
     for row in range(n_rows):
         if row_logs is not None:
             total = 0.0
-            for j in range(width):
-                products[j] = 1.0
-            for offset in range(0, n_columns, width):
-                for j in range(min(width, n_columns - offset)):
-                    x = np.float64(intensity[row, offset + j]) * scale
-                    products[j] *= 1.0 + x
+            for j in range(eighth):
+                product = 1.0
+                for part in range(8):
+                    x = np.float64(intensity[row, part * eighth + j]) * scale
+                    product *= 1.0 + x
                     total += lost_by_adding_1(min(x, 1.0))
-            for j in range(width):
-                total += log(products[j])
+                total += log(product)
+            for j in range(8 * eighth, n_columns):
+                total += log1p(np.float64(intensity[row, j]) * scale)
             row_logs[row] += total
         for j in range(n_columns):
             intensity[row, j] = concentration / (concentration + intensity[row, j])
