@@ -44,9 +44,9 @@ def exact_pass() -> None:
     n_users, n_items = 16_384, 8_192
     rng = np.random.default_rng(0)
     W, H = (rng.gamma(1, 1, (n, N_COMPONENTS)).astype(np.float32) for n in (n_users, n_items))
-    backend = Cpu()
-    users = seconds(lambda: backend._expose_unseen(W, H, H, 1.0, logs=True))
-    items = seconds(lambda: backend._expose_unseen(H, W, W, 1.0, logs=False))
+    backend, users_exposed, items_exposed, logs = Cpu(), np.empty_like(W), np.empty_like(H), np.zeros(n_users)
+    users = seconds(lambda: backend._expose_unseen(W, H, H, 1.0, users_exposed, logs))
+    items = seconds(lambda: backend._expose_unseen(H, W, W, 1.0, items_exposed, None))
     rate = 8 * N_COMPONENTS * n_users * n_items / (users + items)
     machine = product_rate()
     print(f"exact exposures, {n_users:,} × {n_items:,}, K = {N_COMPONENTS}:")

@@ -10,7 +10,7 @@ import literal
 from conftest import count_matrices, small_matrix
 from nbmf.backends import Sums, make_backend
 from nbmf.backends.cpu import Cpu
-from nbmf.backends.kernels import exp, log
+from nbmf.backends.kernels import exp, gamma_rows, log
 from nbmf.backends.reference import Reference
 from nbmf.factors import Point, Prior
 from nbmf.interactions import Counts
@@ -148,6 +148,25 @@ def test_same_bits_for_any_number_of_threads(law, n_clusters, dtype):
     for other in seen[1:]:
         for ours, theirs in zip(seen[0], other, strict=True):
             assert ours.tobytes() == theirs.tobytes()
+
+
+@pytest.mark.parametrize("n_components", [3, 4, 8, 50])
+def test_same_bits_wherever_the_arrays_lie(n_components):
+    """Compiled loops may come in two versions, one for arrays that lie close together."""
+    seen = set()
+    shapes = [(2, n_components)] * 4 + [(2,)] * 3
+    for gap in (0, 2, 8, 512):
+        ends = np.cumsum([np.prod(shape) + gap for shape in shapes])
+        memory = np.empty(ends[-1])
+        allocated, exposed, mean, geometric_mean, *rows = (
+            memory[end - gap - np.prod(shape) : end - gap].reshape(shape)
+            for shape, end in zip(shapes, ends, strict=True)
+        )
+        allocated[:] = np.random.default_rng(0).gamma(1, 1, allocated.shape)
+        exposed[:] = np.random.default_rng(1).gamma(1, 1, allocated.shape)
+        gamma_rows(0, 2, 0.5, 0.5, allocated, exposed, False, mean, geometric_mean, *rows)
+        seen.add(b"".join(array.tobytes() for array in (mean, geometric_mean, *rows)))
+    assert len(seen) == 1
 
 
 def test_clusters_cover_the_items():

@@ -25,13 +25,13 @@ from nbmf.ties import Ties
 
 Array = NDArray[np.floating[Any]]
 
-TILE_ROWS, TILE_COLUMNS = 128, 512  # a tile and its factors stay in a core's own cache
+TILE_ROWS, TILE_COLUMNS = 128, 800  # a tile and its factors stay in a core's own cache
 BLOCK_ROWS = 4096  # rows summed in single precision before the sum goes to double
 # Underflow can make λ of a non-zero 0 (a prior shape of 0.01 in float32 does); y/λ must stay finite.
 LEAST_INTENSITY = {np.dtype(np.float32): np.float32(1e-25), np.dtype(np.float64): np.float64(1e-250)}
 ROW_WORK = 16  # what a row costs beside its non-zeros, in non-zeros
 LEAST_WORK = 4096  # non-zeros for which waking a thread pays
-SHARES = 64  # many, so that all threads end together, and not a function of their number
+SHARES = 32  # many, so that all threads end together, and not a function of their number
 
 
 @dataclass(frozen=True)
@@ -77,42 +77,31 @@ class Cpu:
     ) -> SparseExpectation:
         """Infer allocations and exposures, Eqs. (update_c) and (update_a), and sum them for each user in one walk."""
         by_user, α, dtype = counts.by_user, likelihood.concentration, users.mean.dtype
-        poisson = α == np.inf
-        cells = np.empty((by_user.nnz, 1 if poisson else 2), dtype)
+        cells = np.empty((by_user.nnz, 1 if α == np.inf else 2), dtype)
         allocated = np.empty_like(users.mean) if sum_users else None
         log_evidence = np.zeros(by_user.shape[0])
         walk = (by_user.indptr, by_user.indices, by_user.data, users.geometric_mean, items.geometric_mean)
-        unseen = labels = sizes = None
-        if poisson:
-            exposed = self._sum_rows(items.mean)[None, :].astype(dtype)
-            total = -float(self._sum_rows(users.mean) @ self._sum_rows(items.mean))
-            arguments = (*walk, LEAST_INTENSITY[dtype], cells, allocated, log_evidence)
-            self._share_out(by_user.indptr, partial(_call, kernels.allocate_rows, arguments))
+        if α == np.inf:
+            unseen, exposed = None, self._sum_rows(items.mean)[None, :].astype(dtype)
+            log_evidence[:1] = -self._sum_rows(users.mean) @ self._sum_rows(items.mean)
+            written = (LEAST_INTENSITY[dtype], cells, allocated, log_evidence)
+            self._share_out(by_user.indptr, partial(_call, kernels.allocate_rows, (*walk, *written)))
         else:
-            if ties is None:
-                exposed, logs = self._expose_unseen(users.mean, items.mean, items.mean, α, logs=True)
-                total = -α * float(logs.sum())
-            else:
+            settings = (users.mean, items.mean, dtype.type(α), LEAST_INTENSITY[dtype])
+            labels = sizes = unseen = None
+            exposed = np.empty_like(users.mean)
+            if ties is not None:
                 labels, sizes = ties.labels, np.array(list(map(len, ties.members)), dtype)
+                unseen = np.empty((len(users.mean), ties.n_clusters), dtype)
+            arguments = (*walk, *settings, labels, sizes, cells, unseen, allocated, exposed, log_evidence)
+            expect_rows = partial(_call, kernels.expect_rows, arguments)
+            if ties is None or unseen is None:
+                self._expose_unseen(users.mean, items.mean, items.mean, α, exposed, log_evidence, expect_rows)
+            else:
                 sums = self._sum_clusters(ties, items.mean)
-                unseen, exposed, total = np.empty((len(users.mean), len(sums)), dtype), np.empty_like(users.mean), 0.0
-            means, constants = (users.mean, items.mean), (dtype.type(α), LEAST_INTENSITY[dtype])
-            written = (cells, unseen, allocated, exposed, log_evidence)
-
-            def expect_rows(start: int, stop: int) -> None:
-                rows = slice(start, stop)
-                if unseen is not None:
-                    np.matmul(users.mean[rows], sums.T, out=unseen[rows])
-                kernels.expect_rows(start, stop, *walk, *means, *constants, labels, sizes, *written)
-                if unseen is not None and sum_users:
-                    # Σ_c A_uc S_c has the seen cells too, which `cells` have taken off; below 0 is rounding
-                    exposed[rows] += unseen[rows] @ sums
-                    np.maximum(exposed[rows], 0, out=exposed[rows])
-
-            with self._blas.limit(limits=1, user_api="blas"):
-                self._share_out(by_user.indptr, expect_rows)
+                self._tie(by_user.indptr, users.mean, sums, unseen, exposed, expect_rows)
         user_sums = None if allocated is None else Sums(allocated, exposed)
-        return SparseExpectation(users, items, α, ties, cells, unseen, user_sums, total + float(log_evidence.sum()))
+        return SparseExpectation(users, items, α, ties, cells, unseen, user_sums, float(log_evidence.sum()))
 
     def sum_by_item(self, counts: Counts, expectation: SparseExpectation, user_means: Array) -> Sums:
         """Sum the same allocations and exposures for each item, Eq. (update_h)."""
@@ -121,16 +110,21 @@ class Cpu:
         if α == np.inf:
             weights, exposed = None, self._sum_rows(user_means)[None, :].astype(user_means.dtype)
         elif ties is None:
-            exposed, _ = self._expose_unseen(items.mean, users.mean, user_means, α, logs=False)
+            exposed = np.empty_like(items.mean)
         else:
             exposed = self._sum_rows(user_means, expectation.unseen).astype(user_means.dtype)[ties.labels]
         allocated = np.zeros_like(items.mean)
-        for block in counts.by_item:
-            walk = (block.indptr, block.indices, block.data, expectation.cells)
-            arguments = (*walk, items.geometric_mean, users.geometric_mean, weights, allocated, exposed)
-            self._share_out(block.indptr, partial(_call, kernels.sum_rows, arguments))
-        if ties is not None:
-            np.maximum(exposed, 0, out=exposed)  # as for users: Σ_u A_uc ⟨w_u⟩ had the seen cells too
+        written = (items.geometric_mean, users.geometric_mean, weights, allocated, exposed)
+        walks = [
+            partial(_call, kernels.sum_rows, (block.indptr, block.indices, block.data, expectation.cells, *written))
+            for block in counts.by_item
+        ]
+        if α < np.inf and ties is None:
+            self._expose_unseen(items.mean, users.mean, user_means, α, exposed, None, *walks)
+        else:
+            for block, walk in zip(counts.by_item, walks, strict=True):
+                self._share_out(block.indptr, walk)
+            np.maximum(exposed, 0, out=exposed)  # as in `_tie`
         return Sums(allocated, exposed)
 
     def conditional(self, prior: Prior, sums: Sums) -> Gamma:
@@ -144,29 +138,64 @@ class Cpu:
         return Gamma(mean, geometric_mean, sums.exposed, prior.rate, *rows)
 
     def _expose_unseen(
-        self, rows: Array, columns: Array, weights: Array, α: float, *, logs: bool
-    ) -> tuple[Array, NDArray[np.float64]]:
-        """Σ over columns of α/(α+μ) weights, as if every count were 0, and Σ ln(1 + μ/α), tile by tile."""
-        exposed, row_logs = np.empty((len(rows), weights.shape[1]), rows.dtype), np.zeros(len(rows))
-        transposed, concentration = np.ascontiguousarray(columns.T), rows.dtype.type(α)
+        self,
+        rows: Array,
+        columns: Array,
+        weights: Array,
+        α: float,
+        exposed: Array,
+        log_evidence: NDArray[np.float64] | None,
+        *then: Callable[[int, int], None],
+    ) -> None:
+        """Exact exposures as if every count were 0, tile by tile; after each tile of rows, `then` does the non-zeros.
 
-        n_tiles = 4 * -(-len(rows) // (4 * TILE_ROWS))  # a multiple of four: two or four threads end together
+        Sets `exposed` to Σ over columns of α/(α+μ) weights, and `log_evidence` to −α Σ ln(1 + μ/α).
+        """
+        transposed, concentration = np.ascontiguousarray(columns.T), rows.dtype.type(α)
+        # a multiple of four, so that two or four threads end together
+        n_tiles = min(4 * -(-len(rows) // (4 * TILE_ROWS)), len(rows))
 
         def expose_rows(n: int) -> None:
             top, bottom = len(rows) * n // n_tiles, len(rows) * (n + 1) // n_tiles
             buffer = np.empty((bottom - top) * TILE_COLUMNS, rows.dtype)
             total = np.zeros((bottom - top, weights.shape[1]))
+            logs = None if log_evidence is None else log_evidence[top:bottom]
             for left in range(0, len(columns), TILE_COLUMNS):
                 right = min(left + TILE_COLUMNS, len(columns))
                 tile = buffer[: (bottom - top) * (right - left)].reshape(bottom - top, right - left)
                 np.matmul(rows[top:bottom], transposed[:, left:right], out=tile)
-                kernels.expose_tile(tile, concentration, row_logs[top:bottom] if logs else None)
+                kernels.expose_tile(tile, concentration, logs)
                 total += tile @ weights[left:right]
             exposed[top:bottom] = total
+            if logs is not None:
+                logs *= -α
+            for walk in then:
+                walk(top, bottom)
 
         with self._blas.limit(limits=1, user_api="blas"):
             self._run(expose_rows, range(n_tiles))
-        return exposed, row_logs
+
+    def _tie(
+        self,
+        indptr: NDArray[Any],
+        user_means: Array,
+        cluster_sums: Array,
+        unseen: Array,
+        exposed: Array,
+        expect_rows: Callable[[int, int], None],
+    ) -> None:
+        """Tied exposures: ⟨w_u⟩·S_c, from which the walk makes A_uc; then Σ_c A_uc S_c on top of the walk's sums."""
+
+        def tie_rows(start: int, stop: int) -> None:
+            rows = slice(start, stop)
+            np.matmul(user_means[rows], cluster_sums.T, out=unseen[rows])
+            expect_rows(start, stop)
+            # A_uc S_c has the seen cells too, which the walk has taken off in advance; below 0 is rounding
+            exposed[rows] += unseen[rows] @ cluster_sums
+            np.maximum(exposed[rows], 0, out=exposed[rows])
+
+        with self._blas.limit(limits=1, user_api="blas"):
+            self._share_out(indptr, tie_rows)
 
     def _sum_rows(self, values: Array, weights: Array | None = None) -> NDArray[np.float64]:
         """Σ over rows of values, or of weightsᵀ values: rows by blocks in single precision, blocks in double."""
@@ -183,17 +212,18 @@ class Cpu:
     def _sum_clusters(self, ties: Ties, values: Array) -> Array:
         """S_c: the sum of the rows of each cluster's items."""
 
-        def sum_cluster(c: int) -> Array:
+        def sum_cluster(c: int) -> Any:
             return values[ties.members[c]].sum(axis=0, dtype=np.float64)
 
-        return np.array(self._run(sum_cluster, range(ties.n_clusters)), values.dtype)
+        sums: Array = np.array(self._run(sum_cluster, range(ties.n_clusters)), values.dtype)
+        return sums
 
     def _share_out(self, indptr: NDArray[Any], job: Callable[[int, int], None]) -> None:
         """Call job(start, stop) for stretches of rows of about equal work that together are all rows."""
         work = indptr + ROW_WORK * np.arange(len(indptr), dtype=np.int64)
         n_shares = max(1, min(SHARES, int(work[-1]) // LEAST_WORK))
-        bounds = np.searchsorted(work, np.linspace(0, work[-1], n_shares + 1)).tolist()
-        self._run(lambda n: job(bounds[n], bounds[n + 1]), range(n_shares))
+        bounds = np.unique(np.searchsorted(work, np.linspace(0, work[-1], n_shares + 1))).tolist()
+        self._run(lambda n: job(bounds[n], bounds[n + 1]), range(len(bounds) - 1))
 
     def _run(self, job: Callable[[int], Any], starts: range) -> list[Any]:
         """Return what job(start) gives for each start, done by whichever thread is free; this one works too."""

@@ -1,7 +1,9 @@
 """Compiled loops over rows: each call does rows `start` to `stop`, holds no lock and writes nothing but those rows.
 
-A row is done by one thread in one order, so the results have the same bits for any number of threads. Sums run in the
-factors' own precision for at most RUN terms and then go to double: a float32 total of 10⁵ terms may lose 3 digits.
+A row is done by one thread in one order, so the results have the same bits for any number of threads. No loop both
+stores and sums up: LLVM makes two versions of such a loop, which add in different orders, and chooses by how close
+together the arrays happen to lie. Sums run in the factors' own precision for at most RUN terms and then go to double: a
+float32 total of 10⁵ terms may lose 3 digits.
 """
 
 from __future__ import annotations
@@ -140,24 +142,28 @@ def gamma_rows(  # type: ignore[no-untyped-def]
 
         entropy = a − ln b + lnΓ(a) + (1−a)ψ(a) = 8.5 ln z − 8 + ½ ln 2π + δ − ln P + (a−1)(ε + D/P) − ln b
 
-    with the names of `_gamma_moments`. Terms of size a ln a never appear, so none cancel. Logarithms appear in sums alone
-    and are taken of products of two.
+    with the names of `_gamma_moments`. Terms of size a ln a never appear, so none cancel. Logarithms appear in sums
+    alone and are taken of products of two.
     """
     n_components = mean.shape[1]
     half = (n_components + 1) // 2
     z, p, b = np.ones(2 * half), np.ones(2 * half), np.ones(2 * half)
+    value, drop, rest = np.empty(n_components), np.empty(n_components), np.empty(n_components)
     for row in range(start, stop):
         rate_row = 0 if shared else row
-        sum_mean, sum_log, sum_entropy = 0.0, 0.0, n_components * (HALF_LN_2PI - 8.0)
         for k in range(n_components):
             a, rate = prior_shape + allocated[row, k], prior_rate + exposed[rate_row, k]
-            z[k], p[k], drop, delta = _gamma_moments(a)
+            z[k], p[k], drop[k], delta = _gamma_moments(a)
             b[k] = rate
-            mean[row, k] = a / rate
-            geometric_mean[row, k] = (a + 8.0) / rate * exp(-drop)
-            sum_mean += a / rate
-            sum_log -= drop
-            sum_entropy += delta + (a - 1.0) * drop
+            rest[k] = delta + (a - 1.0) * drop[k]
+            value[k] = a / rate
+            mean[row, k] = value[k]
+            geometric_mean[row, k] = (a + 8.0) / rate * exp(-drop[k])
+        sum_mean, sum_log, sum_entropy = 0.0, 0.0, n_components * (HALF_LN_2PI - 8.0)
+        for k in range(n_components):
+            sum_mean += value[k]
+            sum_log -= drop[k]
+            sum_entropy += rest[k]
         for k in range(half):
             log_z, log_b = log(z[k] * z[k + half]), log(b[k] * b[k + half])
             sum_log += log_z - log_b
@@ -227,10 +233,13 @@ def _tie(unseen, n_unseen, concentration):  # type: ignore[no-untyped-def]
     """Turn Σ μ over a user's unseen cells of each cluster into their exposure A_uc; return their log-evidence."""
     zero, one, total = unseen.dtype.type(0), unseen.dtype.type(1), 0.0
     for c in range(len(unseen)):
-        # below 0 is rounding; a user who took the whole cluster has no unseen cell in it
+        # below 0 is rounding
+        mean = max(unseen[c], zero) / max(n_unseen[c], one)
+        total -= concentration * n_unseen[c] * log1p(np.float64(mean) / concentration)
+    for c in range(len(unseen)):
+        # a user who took the whole cluster has no unseen cell in it
         mean = max(unseen[c], zero) / max(n_unseen[c], one)
         unseen[c] = concentration / (concentration + mean) if n_unseen[c] > zero else zero
-        total -= concentration * n_unseen[c] * log1p(np.float64(mean) / concentration)
     return total
 
 
@@ -315,12 +324,13 @@ def allocate_rows(  # type: ignore[no-untyped-def]
     for user in range(start, stop):
         first, last = indptr[user], indptr[user + 1]
         _intensities(λ, users, user, items, indices, first, last, end)
-        total = 0.0
         for p in range(first, last):
             λ[p - first] = max(λ[p - first], least)
             cells[p, 0] = counts[p] / λ[p - first]
+        total = 0.0
+        for p in range(first, last):
             total += counts[p] * log(np.float64(λ[p - first]))
-        log_evidence[user] = total
+        log_evidence[user] += total
         if allocated is not None:
             _sum_rows(sums, run, items, indices, first, last, cells[:, 0])
             for k in range(n_components):

@@ -26,6 +26,7 @@ from nbmf.model import State, observe
 Array = NDArray[np.floating[Any]]
 
 TRIES = 3
+LONGEST_STEP = 1000.0  # its square times a difference of logarithms is still a number
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def _log_parameters(state: State) -> tuple[Array, ...]:
 def _step_length(first: tuple[Array, ...], second: tuple[Array, ...], third: tuple[Array, ...]) -> float:
     r = sum(float(np.sum((b - a) ** 2, dtype=np.float64)) for a, b in zip(first, second, strict=True))
     v = sum(float(np.sum((c - 2 * b + a) ** 2, dtype=np.float64)) for a, b, c in zip(first, second, third, strict=True))
-    return float(np.sqrt(r / v)) if v > 0 else 1.0
+    return min(float(np.sqrt(r / v)), LONGEST_STEP) if v > 0 else 1.0
 
 
 def _extrapolate(
