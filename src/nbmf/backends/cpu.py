@@ -81,6 +81,7 @@ class Cpu:
         allocated = np.empty_like(users.mean) if sum_users else None
         log_evidence = np.zeros(by_user.shape[0])
         walk = (by_user.indptr, by_user.indices, by_user.data, users.geometric_mean, items.geometric_mean)
+        exposed: Array | None
         if α == np.inf:
             unseen, exposed = None, self._sum_rows(items.mean)[None, :].astype(dtype)
             log_evidence[:1] = -self._sum_rows(users.mean) @ self._sum_rows(items.mean)
@@ -89,7 +90,7 @@ class Cpu:
         else:
             settings = (users.mean, items.mean, dtype.type(α), LEAST_INTENSITY[dtype])
             labels = sizes = unseen = None
-            exposed = np.empty_like(users.mean)
+            exposed = np.empty_like(users.mean) if sum_users else None
             if ties is not None:
                 labels, sizes = ties.labels, np.array(list(map(len, ties.members)), dtype)
                 unseen = np.empty((len(users.mean), ties.n_clusters), dtype)
@@ -100,7 +101,7 @@ class Cpu:
             else:
                 sums = self._sum_clusters(ties, items.mean)
                 self._tie(by_user.indptr, users.mean, sums, unseen, exposed, expect_rows)
-        user_sums = None if allocated is None else Sums(allocated, exposed)
+        user_sums = None if allocated is None or exposed is None else Sums(allocated, exposed)
         return SparseExpectation(users, items, α, ties, cells, unseen, user_sums, float(log_evidence.sum()))
 
     def sum_by_item(self, counts: Counts, expectation: SparseExpectation, user_means: Array) -> Sums:
@@ -143,13 +144,13 @@ class Cpu:
         columns: Array,
         weights: Array,
         α: float,
-        exposed: Array,
+        exposed: Array | None,
         log_evidence: NDArray[np.float64] | None,
         *then: Callable[[int, int], None],
     ) -> None:
         """Exact exposures as if every count were 0, tile by tile; after each tile of rows, `then` does the non-zeros.
 
-        Sets `exposed` to Σ over columns of α/(α+μ) weights, and `log_evidence` to −α Σ ln(1 + μ/α).
+        Sets `exposed` to Σ over columns of α/(α+μ) weights, and `log_evidence` to −α Σ ln(1 + μ/α); None: not wanted.
         """
         transposed, concentration = np.ascontiguousarray(columns.T), rows.dtype.type(α)
         # a multiple of four, so that two or four threads end together
@@ -165,8 +166,10 @@ class Cpu:
                 tile = buffer[: (bottom - top) * (right - left)].reshape(bottom - top, right - left)
                 np.matmul(rows[top:bottom], transposed[:, left:right], out=tile)
                 kernels.expose_tile(tile, concentration, logs)
-                total += tile @ weights[left:right]
-            exposed[top:bottom] = total
+                if exposed is not None:
+                    total += tile @ weights[left:right]
+            if exposed is not None:
+                exposed[top:bottom] = total
             if logs is not None:
                 logs *= -α
             for walk in then:
@@ -181,7 +184,7 @@ class Cpu:
         user_means: Array,
         cluster_sums: Array,
         unseen: Array,
-        exposed: Array,
+        exposed: Array | None,
         expect_rows: Callable[[int, int], None],
     ) -> None:
         """Tied exposures: ⟨w_u⟩·S_c, from which the walk makes A_uc; then Σ_c A_uc S_c on top of the walk's sums."""
@@ -190,9 +193,10 @@ class Cpu:
             rows = slice(start, stop)
             np.matmul(user_means[rows], cluster_sums.T, out=unseen[rows])
             expect_rows(start, stop)
-            # A_uc S_c has the seen cells too, which the walk has taken off in advance; below 0 is rounding
-            exposed[rows] += unseen[rows] @ cluster_sums
-            np.maximum(exposed[rows], 0, out=exposed[rows])
+            if exposed is not None:
+                # A_uc S_c has the seen cells too, which the walk has taken off in advance; below 0 is rounding
+                exposed[rows] += unseen[rows] @ cluster_sums
+                np.maximum(exposed[rows], 0, out=exposed[rows])
 
         with self._blas.limit(limits=1, user_api="blas"):
             self._share_out(indptr, tie_rows)
