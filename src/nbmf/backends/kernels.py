@@ -247,20 +247,15 @@ def _tie(unseen, n_unseen, concentration):  # type: ignore[no-untyped-def]
 def _log_evidence(counts, λ, μ, inverse, concentration, tied):  # type: ignore[no-untyped-def]
     """Σ y ln λ − y ln(α+μ) over a user's non-zeros; if tied, −α ln(1 + μ/α) too, which tiles have done otherwise.
 
-    `inverse` is 1/(α+μ). Logarithms of 1 + μ/α are taken of products of eight.
+    `inverse` is 1/(α+μ).
     """
-    total, lost, scale = 0.0, 0.0, 1.0 / np.float64(concentration)
+    total, scale = 0.0, 1.0 / np.float64(concentration)
     for p in range(len(counts)):
         total += counts[p] * log(np.float64(λ[p]) * np.float64(inverse[p]))
     if tied:
-        for start in range(0, len(counts), 8):
-            product = 1.0
-            for p in range(start, min(start + 8, len(counts))):
-                x = np.float64(μ[p]) * scale
-                product *= 1.0 + x
-                lost += lost_by_adding_1(min(x, 1.0))
-            total -= concentration * log(product)
-    return total - concentration * lost
+        for p in range(len(counts)):
+            total -= concentration * log1p(np.float64(μ[p]) * scale)
+    return total
 
 
 @compiled
