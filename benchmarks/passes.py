@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
 
 import nbmf
 from nbmf.backends.cpu import Cpu
@@ -83,11 +82,8 @@ def against_plain() -> None:
     if not folder:
         print("NBMF_DATA is not set: no Taste Profile subset to compare with the plain version on")
         return
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(Path(folder) / "data" / "tasteprofile_gouvert" / "interactions.parquet").to_pandas()
-    train = table[~table.test]
-    matrix = sp.csr_array((train["count"].to_numpy(float), (train.user, train.item)), shape=(1502, 786))
+    path = Path(folder) / "data" / "tasteprofile_gouvert" / "interactions.parquet"
+    matrix = nbmf.read_interactions(path).split(0.2, seed=1992)[0].matrix
     rng = np.random.RandomState(0)
     W, H = (rng.gamma(1, 1, (n, 50)) for n in matrix.shape)
     objectives: list[float] = []

@@ -118,6 +118,16 @@ def test_real_values_fit():
         ({}, [[1.0, np.inf]], "infinity"),
         ({}, sp.csr_array([[0, 1], [-4, 0]]), "Negative values in data: count -4 at row 1, column 0"),
         ({}, np.empty((0, 3)), "0 sample"),
+        ({}, nbmf.Interactions.from_matrix([[1, 2]]).filter(), "0 users and 0 items"),
+        ({}, [[1e39, 1.0]], r"count 1e\+39 is out of the range of float32; .*float64"),
+        ({}, [[1e-50, 1.0]], "count 1e-50 is out of the range"),
+        ({}, pd.DataFrame({"user": [1], "item": [2], "count": [3]}), "read_interactions"),
+        ({"n_threads": 0}, [[1]], "n_threads is 0"),
+        ({"concentration": "1"}, [[1]], "concentration is '1'"),
+        ({"concentration": 1e40}, [[1]], "concentration is 1e"),
+        ({"user_shape": "a"}, [[1]], "user_shape is 'a'"),
+        ({"dtype": "foo"}, [[1]], "dtype is 'foo'"),
+        ({"init": None}, [[1]], "init is None"),
         ({"n_components": 0}, [[1]], "n_components is 0"),
         ({"max_iter": 1.5}, [[1]], "max_iter is 1.5"),
         ({"tol": -1}, [[1]], "tol is -1"),
@@ -142,6 +152,45 @@ def fitted(model=None):
     users = np.array([f"user {n}" for n in range(30)])
     data = nbmf.Interactions.from_matrix(small_matrix(), users=users, items=np.arange(100, 120))
     return (model or nbmf.NBMF(3, random_state=0, max_iter=30)).fit(data), data
+
+
+def test_a_failed_fit_changes_nothing():
+    model, data = fitted()
+    before = model.predict(data.users, data.items[0])
+    with pytest.raises(ValueError, match="W0 has shape"):
+        model.set_params(init=(np.ones((2, 2)), np.ones((2, 2)))).fit(data.filter(1, 1))
+    np.testing.assert_array_equal(model.predict(data.users, data.items[0]), before)
+    with pytest.raises(ValueError, match="not fitted yet"):
+        clone(model).predict(0, 0)
+
+
+def test_column_names_are_the_items_ids():
+    frame = pd.DataFrame(small_matrix(), columns=[f"item {n}" for n in range(20)])
+    assert nbmf.NBMF(2, max_iter=2).fit(frame).recommend(3, n=1).items[0, 0].startswith("item ")
+
+
+def test_many_items_that_nobody_took():
+    """k-means finds fewer clusters than asked for, and says so; the fit does not."""
+    matrix = np.zeros((30, 100), int)
+    matrix[:, :5] = small_matrix(30, 5)
+    for inference in ("cavi", "mm"):
+        fit = nbmf.NBMF(3, exposure="tied", n_clusters=20, inference=inference, random_state=0, max_iter=20).fit(matrix)
+        assert np.isfinite(fit.objective_).all()
+
+
+@pytest.mark.parametrize(
+    ("ask", "error", "message"),
+    [
+        (lambda m: m.predict([["user 1"]], 100), ValueError, "got an array of shape"),
+        (lambda m: m.predict(["user 1", "user 2"], [100, 101, 102]), ValueError, "2 users and 3 items"),
+        (lambda m: m.exposures(["user 1", "user 2"]), ValueError, "one user; got 2"),
+        (lambda m: m.recommend(3), KeyError, "user 3 was not in the data"),
+        (lambda m: m.recommend("user 1", n=0), ValueError, "n is 0"),
+    ],
+)
+def test_bad_questions_are_named(ask, error, message):
+    with pytest.raises(error, match=message):
+        ask(fitted()[0])
 
 
 def test_predict_is_the_score():

@@ -31,6 +31,14 @@ def test_arrays_add_up_and_count_what_they_add(rows):
     assert data.nnz == sum(count > 0 for count in expected.values())
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, bool, np.int64])
+def test_sums_do_not_wrap_around(dtype):
+    data = Interactions.from_arrays([1] * 300, [1] * 300, np.ones(300, dtype))
+    assert data.matrix.toarray().tolist() == [[300]]
+    entries = (np.ones(300, dtype), ([0] * 300, [0] * 300))
+    assert Interactions.from_matrix(sp.coo_array(entries, shape=(1, 1))).matrix.toarray().tolist() == [[300]]
+
+
 def test_without_counts_each_row_counts_once():
     assert Interactions.from_arrays([1, 1, 2], [5, 5, 5]).matrix.toarray().tolist() == [[2], [1]]
 
@@ -53,6 +61,10 @@ def test_matrix_keeps_ids_shape_and_real_values():
         (lambda: Interactions.from_arrays([1], [1], [np.inf]), "infinity"),
         (lambda: Interactions.from_arrays([1], [1], ["many"]), "must be numbers"),
         (lambda: Interactions.from_arrays([[1]], [1]), "list of ids"),
+        (lambda: Interactions.from_arrays([1, 1], [1, 1], [2**62, 2**62]), "more than 2\\*\\*63 - 1"),
+        (lambda: Interactions.from_arrays([1, "a"], [1, 1]), "1 and 'a' .position 1. are of different types"),
+        (lambda: Interactions.from_arrays([1, 2], ["a", None]), "items: no id at position 1"),
+        (lambda: Interactions.from_arrays([1.0, np.nan], [1, 1]), "users: no id at position 1"),
         (lambda: Interactions.from_matrix([[1, 0], [0, -2]]), "count -2 at row 1, column 1"),
         (lambda: Interactions.from_matrix([[1, 0]], users=["a", "b"]), "2 ids for 1 users"),
         (lambda: Interactions.from_matrix([[1, 0]], items=["a", "a"]), "'a'.* more than once"),

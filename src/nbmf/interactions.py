@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 Ids = NDArray[Any]
 
 BLOCK_USERS = 12_288
+_TOO_MANY = "counts of a repeated pair add up to more than 2**63 - 1; give them as floats"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -59,14 +60,17 @@ class Interactions:
                 "one of each is needed for every interaction"
             )
         check_counts(values)
+        values = widened(values)
+        pairs, pair = np.unique(rows.astype(np.int64) * len(item_ids) + columns, return_inverse=True)
+        if values.dtype.kind == "i" and np.bincount(pair, values.astype(np.float64)).max(initial=0.0) >= 2.0**63:
+            raise ValueError(_TOO_MANY)
         matrix = sp.csr_array((values, (rows, columns)), shape=(len(user_ids), len(item_ids)))
-        n_distinct = len(np.unique(rows.astype(np.int64) * len(item_ids) + columns))
-        return cls(user_ids, item_ids, canonical(matrix), n_repeated=len(rows) - n_distinct)
+        return cls(user_ids, item_ids, canonical(matrix), n_repeated=len(rows) - len(pairs))
 
     @classmethod
     def from_matrix(cls, matrix: Any, users: ArrayLike | None = None, items: ArrayLike | None = None) -> Interactions:
         """Build from a users × items matrix, dense or scipy sparse; ids default to 0, 1, 2, …"""
-        csr = sp.csr_array(matrix, copy=True)
+        csr = sp.csr_array(widened(matrix if sp.issparse(matrix) else np.asarray(matrix)), copy=True)
         check_matrix(csr)
         n_users, n_items = csr.shape
         user_ids = np.arange(n_users) if users is None else _as_ids(users, "users")
@@ -217,12 +221,31 @@ def _as_ids(values: ArrayLike | Iterable[Any], what: str) -> Ids:
     ids = np.asarray(values)
     if ids.ndim != 1:
         raise ValueError(f"{what} must be a list of ids; got an array of shape {ids.shape}")
+    given = values if isinstance(values, list | tuple) else ids.tolist()
+    for position, value in enumerate(given if ids.dtype.kind in "fOU" else ()):
+        if value is None or value != value:  # noqa: PLR0124 (NaN alone differs from itself)
+            raise ValueError(f"{what}: no id at position {position} ({value!r})")
+        if ids.dtype.kind != "f" and isinstance(value, str) != isinstance(given[0], str):
+            raise ValueError(
+                f"{what}: {given[0]!r} and {value!r} (position {position}) are of different types; "
+                "ids are all strings or all numbers"
+            )
     return ids
+
+
+def widened(values: Any) -> Any:
+    """Return whole numbers, an array or a sparse matrix, as int64, so that sums of small ones do not wrap around."""
+    return values.astype(np.int64) if values.dtype.kind in "biu" else values
 
 
 def canonical(matrix: sp.csr_array) -> sp.csr_array:
     """Sort each row's entries, add up repeated ones and drop stored zeros, in place."""
     matrix = sp.csr_array(matrix)
+    if matrix.dtype.kind == "i" and not matrix.has_canonical_format:
+        doubled = matrix.astype(np.float64)
+        doubled.sum_duplicates()
+        if doubled.nnz < matrix.nnz and doubled.data.max(initial=0.0) >= 2.0**63:
+            raise ValueError(_TOO_MANY)
     matrix.sum_duplicates()
     matrix.eliminate_zeros()
     return matrix

@@ -75,6 +75,11 @@ def recognise(path: str, head: list[str], named: dict[str, str | None]) -> Layou
         raise wrong_width(path, 1, len(first), width)
     is_named = any(name is not None for name in named.values())
     if not is_named and not _is_header(first, [row for row in records[1:] if len(row) == width]):
+        if width > len(_KNOWN_NAMES):
+            raise ReadError(
+                f"{path}: has {width} columns and no header, so which are user, item and count is not known; "
+                "put their names in a first line"
+            )
         return Layout(delimiter, width, [], dict(zip(_KNOWN_NAMES, range(width), strict=False)))
     if len(records) == 1:
         raise ReadError(f"{path}: has a header but no rows")

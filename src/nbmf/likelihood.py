@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Protocol
 
 import numpy as np
@@ -78,9 +79,9 @@ class NegativeBinomial:
 
     def __post_init__(self) -> None:
         """Refuse an α for which there is no gamma law."""
-        if not 0 < self.concentration < math.inf:
+        if not isinstance(self.concentration, Real) or not 1e-30 < self.concentration < 1e30:
             raise ValueError(
-                f"concentration is {self.concentration}; it must be a positive number (large is close to Poisson)"
+                f"concentration is {self.concentration!r}; it must be a positive number (large is close to Poisson)"
             )
 
     def exposure(self, count: ArrayLike, intensity: ArrayLike) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from functools import partial
+from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
@@ -20,7 +21,7 @@ from nbmf.inference.accelerate import Accelerated
 from nbmf.inference.cavi import CAVI
 from nbmf.inference.mm import MM
 from nbmf.inference.run import Algorithm, Ending, run
-from nbmf.interactions import Counts, Ids, Interactions, canonical, check_matrix
+from nbmf.interactions import Counts, Ids, Interactions, canonical, check_matrix, widened
 from nbmf.likelihood import Likelihood, NegativeBinomial, Poisson
 from nbmf.model import Model, State, begin
 from nbmf.progress import Progress
@@ -104,9 +105,9 @@ class CountFactorization(BaseEstimator):  # type: ignore[misc]
         -------
         self, fitted. Ctrl-C during the fit keeps the last finished sweep and warns.
         """
-        likelihood = self._likelihood()
         self._check_settings()
-        matrix = self._take(X)
+        likelihood = self._likelihood()
+        users, items, matrix = self._take(X)
         rng = check_random_state(self.random_state)
         backend = make_backend(self.backend, self.n_threads)
         counts = Counts.of(self._prepare(matrix), np.dtype(self.dtype))
@@ -116,8 +117,8 @@ class CountFactorization(BaseEstimator):  # type: ignore[misc]
         algorithm = ALGORITHMS[self.inference]
 
         def start() -> State:
-            users, items = self._start(matrix.shape, rng)
-            return begin(model, counts, backend, users, items, tie(items) if tie else None)
+            W, H = self._start(matrix.shape, rng)
+            return begin(model, counts, backend, W, H, tie(H) if tie else None)
 
         with Progress(type(self).__name__, self.max_iter, quiet=not self.verbose) as progress:
             found = run(
@@ -132,6 +133,7 @@ class CountFactorization(BaseEstimator):  # type: ignore[misc]
             )
         if found.ending is Ending.INTERRUPTED:
             warnings.warn(f"fit interrupted: the model is that of sweep {len(found.objectives)}", stacklevel=2)
+        self.users_, self.items_, self._counts, self._law = users, items, matrix, likelihood
         self.user_posterior_, self.item_posterior_ = found.state.users, found.state.items
         self.user_factors_, self.item_factors_ = found.state.users.mean, found.state.items.mean
         self.components_ = self.item_factors_.T
@@ -139,14 +141,17 @@ class CountFactorization(BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = len(found.objectives)
         self.converged_ = found.ending is Ending.CONVERGED
         self.concentration_ = likelihood.concentration
-        self.exposure_ = "tied" if n_ties else "exact"
+        if np.isfinite(self.concentration_):
+            self.exposure_ = "tied" if n_ties else "exact"
         return self
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Array:
         """Return the expected counts E[y*] = Σ_k ⟨w_uk⟩⟨h_ik⟩ of pairs of ids, Eq. (score)."""
-        check_is_fitted(self)
+        check_is_fitted(self, "user_factors_")
         rows = _positions(np.atleast_1d(users), self.users_, "user")
         columns = _positions(np.atleast_1d(items), self.items_, "item")
+        if len(rows) != len(columns) and 1 not in (len(rows), len(columns)):
+            raise ValueError(f"{len(rows)} users and {len(columns)} items; give pairs, or one of either")
         rows, columns = np.broadcast_arrays(rows, columns)
         step = max(1, BLOCK_CELLS // self.n_components)
         blocks = [slice(start, start + step) for start in range(0, len(rows), step)]
@@ -161,7 +166,7 @@ class CountFactorization(BaseEstimator):  # type: ignore[misc]
         users : one user id or several
         exclude_seen : leave out what the user took in the data of the fit
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "user_factors_")
         if n < 1:
             raise ValueError(f"n is {n}; recommend at least 1 item")
         ids = np.atleast_1d(users)
@@ -186,13 +191,15 @@ class CountFactorization(BaseEstimator):  # type: ignore[misc]
 
     def exposures(self, user: Any) -> Exposures:
         """Return how exposed a user was to each item the user took: ⟨a_ui⟩ = (α+y)/(α+μ), Eq. (update_a)."""
-        check_is_fitted(self)
+        check_is_fitted(self, "user_factors_")
+        if np.ndim(user):
+            raise ValueError(f"exposures are those of one user; got {np.size(user)}")
         row = int(_positions(np.atleast_1d(user), self.users_, "user")[0])
         start, stop = self._counts.indptr[row], self._counts.indptr[row + 1]
         order = np.argsort(-self._counts.data[start:stop], kind="stable")
         columns, count = self._counts.indices[start:stop][order], self._counts.data[start:stop][order]
         intensity = (self.item_factors_[columns] @ self.user_factors_[row]).astype(np.float64)
-        exposure = self._likelihood().exposure(count, intensity)
+        exposure = self._law.exposure(count, intensity)
         # q(a) = Gamma(α+y, α+μ): its standard deviation is √(α+y)/(α+μ); Poisson's exposure is 1 for certain
         sd = exposure / np.sqrt(self.concentration_ + count)
         return Exposures(self.items_[columns], count, intensity, exposure, sd)
@@ -209,34 +216,58 @@ class CountFactorization(BaseEstimator):  # type: ignore[misc]
         return seen
 
     def _check_settings(self) -> None:
-        for name, least in (("n_components", 1), ("max_iter", 1)):
+        for name in ("n_components", "max_iter"):
             value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or value < least:
-                raise ValueError(f"{name} is {value!r}; it must be a whole number from {least}")
+            if not isinstance(value, Integral) or value < 1:
+                raise ValueError(f"{name} is {value!r}; it must be a whole number from 1")
+        if self.n_threads is not None and (not isinstance(self.n_threads, Integral) or self.n_threads < 1):
+            raise ValueError(
+                f"n_threads is {self.n_threads!r}; it must be a whole number from 1, or None for all cores"
+            )
         for name in ("user_shape", "item_shape"):
-            if not 0 < getattr(self, name) < np.inf:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; a gamma prior needs a positive shape")
-        if not self.tol >= 0:
+            value = getattr(self, name)
+            if not isinstance(value, Real) or not 0 < float(value) < np.inf:
+                raise ValueError(f"{name} is {value!r}; a gamma prior needs a positive shape")
+        if not isinstance(self.tol, Real) or not self.tol >= 0:
             raise ValueError(f"tol is {self.tol!r}; it must be 0 (never stop early) or a small positive number")
         if self.inference not in ALGORITHMS:
             raise ValueError(f"inference is {self.inference!r}; it must be one of {', '.join(map(repr, ALGORITHMS))}")
-        if np.dtype(self.dtype) not in (np.float32, np.float64):
+        if not any(self.dtype == dtype for dtype in (np.float32, np.float64, "float32", "float64")):
             raise ValueError(f"dtype is {self.dtype!r}; it must be 'float32' or 'float64'")
 
-    def _take(self, X: Any) -> sp.csr_array:
-        """Check the input, remember it with its ids, and return it as a canonical matrix."""
+    def _take(self, X: Any) -> tuple[Ids, Ids, sp.csr_array]:
+        """Check the input and return its ids and its counts as a canonical matrix."""
         if isinstance(X, Interactions):
-            self.users_, self.items_, matrix = X.users, X.items, X.matrix
+            users, items, matrix = X.users, X.items, X.matrix
             self.n_features_in_ = X.n_items
         else:
-            checked = validate_data(self, X, accept_sparse="csr", ensure_all_finite=False)
+            if {"user", "item"} <= set(map(str, getattr(X, "columns", ()))) <= {"user", "item", "count"}:
+                raise ValueError("this data frame lists interactions; fit(nbmf.read_interactions(frame)) takes those")
+            wide = widened(X) if sp.issparse(X) else X  # repeated entries are added up
+            checked = validate_data(self, wide, accept_sparse="csr", ensure_all_finite=False)
             matrix = sp.csr_array(checked)
             check_matrix(matrix)
-            self.users_, self.items_ = np.arange(matrix.shape[0]), np.arange(matrix.shape[1])
+            users = np.arange(matrix.shape[0])
+            items = getattr(self, "feature_names_in_", np.arange(matrix.shape[1]))
             if not (matrix.has_canonical_format and np.all(matrix.data)):
                 matrix = canonical(matrix.copy() if sp.issparse(X) else matrix)
-        self._counts = matrix
-        return matrix
+        if 0 in matrix.shape:
+            raise ValueError(
+                f"the data has {matrix.shape[0]} users and {matrix.shape[1]} items; there is nothing to factorize "
+                "(a filter that leaves nothing asks for too much)"
+            )
+        self._check_range(matrix)
+        return users, items, matrix
+
+    def _check_range(self, matrix: sp.csr_array) -> None:
+        """Refuse counts whose products with others leave the range of the factors' numbers."""
+        limit = float(np.sqrt(np.finfo(self.dtype).max)) * 1e10
+        for count in (matrix.data.max(initial=1), matrix.data.min(initial=1)):
+            if not 1 / limit <= count <= limit:
+                remedy = (
+                    "scale the data" if np.dtype(self.dtype) == np.float64 else "scale the data or use dtype='float64'"
+                )
+                raise ValueError(f"count {count} is out of the range of {np.dtype(self.dtype)}; {remedy}")
 
     def _start(self, shape: tuple[int, int], rng: np.random.RandomState) -> tuple[Array, Array]:
         sizes = [(n, self.n_components) for n in shape]
@@ -245,6 +276,8 @@ class CountFactorization(BaseEstimator):  # type: ignore[misc]
                 raise ValueError(f"init is {self.init!r}; it must be 'random' or a pair of arrays (W0, H0)")
             users, items = (rng.gamma(1.0, 1.0, size).astype(self.dtype) for size in sizes)
             return users, items
+        if not isinstance(self.init, tuple | list) or len(self.init) != 2:
+            raise ValueError(f"init is {self.init!r}; it must be 'random' or a pair of arrays (W0, H0)")
         users, items = (np.ascontiguousarray(values, dtype=self.dtype) for values in self.init)
         for name, values, size in (("W0", users, sizes[0]), ("H0", items, sizes[1])):
             if values.shape != size:
@@ -407,11 +440,15 @@ class PoissonMF(CountFactorization):
 
 
 def _positions(ids: Ids, known: Ids, what: str) -> NDArray[np.intp]:
-    """Find ids among the sorted or arbitrary ids of the fit."""
+    """Find ids among the ids of the fit."""
+    if ids.ndim != 1:
+        raise ValueError(f"{what}s must be one id or a list of ids; got an array of shape {ids.shape}")
     order = np.argsort(known, kind="stable")
-    places = np.searchsorted(known, ids, sorter=order)
-    found = order[np.minimum(places, len(known) - 1)]
-    unknown = np.flatnonzero(known[found] != ids)
+    try:
+        found = order[np.minimum(np.searchsorted(known, ids, sorter=order), len(known) - 1)]
+        unknown = np.flatnonzero(known[found] != ids)
+    except TypeError:  # a number asked of strings: none of them is there
+        unknown = np.array([0])
     if len(unknown):
         raise KeyError(
             f"{what} {ids.tolist()[unknown[0]]!r} was not in the data of the fit, which had {len(known)} {what}s"

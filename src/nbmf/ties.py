@@ -7,6 +7,7 @@ over those cells. Passes then cost O((nnz + U·C)K) instead of O(U·I·K); a clu
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -38,8 +39,11 @@ def tie_items(item_means: NDArray[Any], n_clusters: int, rng: np.random.RandomSt
     if n_clusters >= n_items:
         return Ties(np.arange(n_items, dtype=np.int32), n_items)
     from sklearn.cluster import KMeans  # noqa: PLC0415 (slow to import, and only tied exposures need it)
+    from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415
     from threadpoolctl import threadpool_limits  # noqa: PLC0415
 
-    with threadpool_limits(1):  # its sums change with the number of threads
+    with threadpool_limits(1), warnings.catch_warnings():  # its sums change with the number of threads
+        # items that nobody took are all alike: then there are fewer clusters than asked for, and some stay empty
+        warnings.simplefilter("ignore", ConvergenceWarning)
         found = KMeans(n_clusters, n_init=1, max_iter=10, tol=0, random_state=rng).fit(item_means)
     return Ties(found.labels_.astype(np.int32), n_clusters)

@@ -88,4 +88,7 @@ def _at(parameters: list[Array], state: State, counts: Counts, backend: Backend)
         items = backend.conditional(nothing, Sums(*parameters[2:]))
     else:
         users, items = (Point(value) for value in parameters)
-    return observe(state.model, counts, backend, users, items, state.ties, state.log_base)
+    bayesian = isinstance(state.users, Gamma)
+    return observe(
+        state.model, counts, backend, users, items, state.ties, state.log_base, sum_users=bayesian
+    )  # MM starts with the items' sums

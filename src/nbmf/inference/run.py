@@ -83,7 +83,7 @@ def run(
                     f"sweep {len(objectives) + 1}: the objective went from {last.objective!r} to {state.objective!r}; "
                     "counts or factors are out of the range of their precision (dtype='float64' has more)"
                 )
-            settled = tol > 0 and increase < tol * abs(last.objective)
+            settled = tol > 0 and np.isfinite(increase) and increase <= tol * abs(last.objective)
             last = replace(state, expectation=None)
             objectives.append(state.objective)
             report(len(objectives), state.objective)
