@@ -27,6 +27,7 @@ LAYERS = [
     },
     {"nbmf.model"},
     {"nbmf.inference", "nbmf.inference.run", "nbmf.inference.cavi", "nbmf.inference.mm", "nbmf.inference.accelerate"},
+    {"nbmf.factorization"},
     {"nbmf.recommender"},
     {"nbmf"},
     {"nbmf.cli"},

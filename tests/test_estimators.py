@@ -245,7 +245,7 @@ def test_an_interrupted_fit_is_a_fit(monkeypatch):
 
         return run(*args, report=stop, **settings)
 
-    monkeypatch.setattr("nbmf.recommender.run", interrupted)
+    monkeypatch.setattr("nbmf.factorization.run", interrupted)
     with pytest.warns(UserWarning, match="the model is that of sweep 4"):
         model = nbmf.NBMF(3, random_state=0).fit(small_matrix())
     assert model.n_iter_ == 4
