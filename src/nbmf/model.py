@@ -2,7 +2,7 @@
 
     y_ui ~ Poisson(a_ui μ_ui),  a_ui ~ p(a),  μ = W Hᵀ,  w_uk ~ Gamma(α^W, β^W),  h_ik ~ Gamma(α^H, β^H)
 
-Without priors it is the maximum-likelihood form of §3, with them the Bayesian one of §4.
+Factors that are points ignore the priors: the maximum-likelihood form of §3. Gamma factors are the Bayesian one of §4.
 """
 
 from __future__ import annotations

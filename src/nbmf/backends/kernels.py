@@ -36,7 +36,7 @@ compiled_as_written: Callable[[Any], Any] = numba.njit(fastmath=False, **_OPTION
 def _prefetch(typing: Any, array: Any, row: Any, column: Any) -> Any:
     """Ask the memory for array[row, column] ahead of its use: the gathered rows follow no pattern hardware sees.
 
-    Asking the first-level cache allows fewer rows under way at a time: 0.113 s against 0.072 s for the items' walk.
+    Into the second-level cache: asking the first took 0.113 s against 0.079 s for the items' walk, 8 non-zeros ahead.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

@@ -18,11 +18,8 @@ class CAVI:
 
     def step(self, state: State, counts: Counts, backend: Backend) -> State:
         """Return the state after one sweep."""
-        model, ties, log_base = (
-            with_item_rate(state.model, state.items),
-            state.ties,
-            state.log_base,
-        )  # Eq. (update_hyper)
+        ties, log_base = state.ties, state.log_base
+        model = with_item_rate(state.model, state.items)  # Eq. (update_hyper)
         users = backend.conditional(model.user_prior, state.inferred.user_sums)  # Eq. (update_w)
         item_sums = backend.sum_by_item(counts, state.inferred, users.mean)
         items = backend.conditional(model.item_prior, item_sums)  # Eq. (update_h)
