@@ -132,7 +132,7 @@ def test_counts_lie_both_ways(matrix, block_users):
         counts = Counts.of(Interactions.from_matrix(matrix).matrix, np.dtype(np.float64))
     assert len(counts.by_item) == -(-len(matrix) // block_users)
     back = np.zeros_like(matrix)
-    for block in counts.by_item:
+    for n, block in enumerate(counts.by_item):
         items = np.repeat(np.arange(matrix.shape[1]), np.diff(block.indptr))
-        back[block.indices, items] += counts.by_user.data[block.data].astype(np.int64)
+        back[n * block_users + block.indices, items] += counts.by_user.data[block.data].astype(np.int64)
     np.testing.assert_array_equal(back, matrix)

@@ -26,6 +26,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from nbmf import reading
+from nbmf.gathering import connect
 from nbmf.interactions import Interactions
 from nbmf.reading import ReadError, read_interactions
 
@@ -412,13 +413,13 @@ def test_unknown_column_is_named(tmp_path: Path, columns: dict[str, str], proble
 
 def test_file_that_changes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, PLAYS)
-    gather = reading._gather
+    gather = reading.gather
 
     def change(*arguments: Any) -> Interactions:
         os.utime(path, ns=(1, 1))
         return gather(*arguments)
 
-    monkeypatch.setattr(reading, "_gather", change)
+    monkeypatch.setattr(reading, "gather", change)
     with pytest.raises(ReadError, match="changed while it was being read"):
         read_interactions(path)
 
@@ -541,13 +542,15 @@ def test_odd_file_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: s
 
 
 def test_database_is_offline() -> None:
-    with reading._connection("") as connection:
+    with connect("") as connection:
         rows = connection.execute("SELECT name, value FROM duckdb_settings()").fetchall()
     found = dict(rows)
     assert found["autoinstall_known_extensions"] == found["autoload_known_extensions"] == "false"
     assert os.path.isabs(found["temp_directory"])
     assert not os.path.exists(found["temp_directory"])
     assert "build_side_probe_side" in found["disabled_optimizers"]
+    size, unit = found["memory_limit"].split()
+    assert unit in {"KiB", "MiB"} or (unit == "GiB" and float(size) <= 2)
 
 
 def opens(descriptor: str, folder: Path) -> bool:
@@ -716,7 +719,7 @@ def test_interactive_import_is_light_and_quiet_and_polars_needs_no_pyarrow() -> 
 import sys
 import nbmf.reading
 print("duckdb" in sys.modules)
-with nbmf.reading._connection("") as connection:
+with nbmf.gathering.connect("") as connection:
     print(connection.execute("SELECT current_setting('enable_progress_bar')").fetchall())
 sys.modules["pyarrow"] = None
 import polars
@@ -728,6 +731,126 @@ print(nbmf.reading.read_interactions(polars.DataFrame({"user": ["a"], "item": [1
         "[(False,)]",
         "Interactions(1 users × 1 items, 1 non-zero counts, total 2)",
     ]
+
+
+# ---- times
+
+
+def at(*times: Any) -> Interactions:
+    return Interactions.from_arrays(*list(COLUMNS.values()), times=times)
+
+
+NUMBERED = at(5, 7, -6)
+DATES = ["2017-01-31", "2017-01-31T20:15:00.5", "2016-02-29T23:59"]
+DATED = at(*DATES)
+TIMESTAMPS = pa.array(pd.to_datetime(DATES, format="ISO8601"))
+
+
+def assert_same_events(data: Interactions, expected: Interactions) -> None:
+    assert_same(data, expected)
+    assert data.events is not None
+    assert expected.events is not None
+    assert data.events.times.dtype.kind == expected.events.times.dtype.kind
+    for name in ("rows", "columns", "counts", "times"):
+        np.testing.assert_array_equal(getattr(data.events, name), getattr(expected.events, name), err_msg=name)
+
+
+@pytest.mark.parametrize("hurry", [True, False], ids=["fast", "careful"])
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        (["5", "7", "-6"], NUMBERED),
+        ([" 5", "7\t", "-6"], NUMBERED),
+        (["5.0", "7", "-6e0"], at(5.0, 7.0, -6.0)),
+        (DATES, DATED),
+        (["2017-01-31 00:00:00", "2017-01-31 20:15:00.500000", "2016-02-29 23:59"], DATED),
+        (["2017-01-31T00:00Z", "2017-01-31T22:15:00.5+02:00", "2016-02-29T18:29:00-0530"], DATED),
+    ],
+)
+def test_times_in_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: list[str], expected: Interactions, hurry: bool
+) -> None:
+    (refuse_care if hurry else refuse_haste)(monkeypatch)
+    rows = zip(*COLUMNS.values(), times, strict=True)
+    content = "who|what|n|when\n" + "".join(f"{user}|{item}|{n}|{when}\n" for user, item, n, when in rows)
+    assert_same_events(read_interactions(written(tmp_path, content), time="when"), expected)
+    assert read_interactions(written(tmp_path, content)).events is None
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        (pa.array([5, 7, -6], pa.int16()), NUMBERED),
+        (pa.array([5.0, 7.0, -6.0]), at(5.0, 7.0, -6.0)),
+        (pa.array(["5", "7", "-6"]), NUMBERED),
+        (TIMESTAMPS, DATED),
+        (TIMESTAMPS.cast(pa.timestamp("ns")), DATED),
+        (TIMESTAMPS.cast(pa.timestamp("us", "Europe/Paris")), DATED),
+        (TIMESTAMPS.cast(pa.date32(), safe=False), at("2017-01-31", "2017-01-31", "2016-02-29")),
+    ],
+    ids=lambda times: str(getattr(times, "type", ""))[:24],
+)
+@pytest.mark.parametrize("maker", ["pandas", "polars", "pyarrow", "parquet"])
+def test_times_in_frames(tmp_path: Path, maker: str, times: pa.Array, expected: Interactions) -> None:
+    columns = {"who": COLUMNS["who"], "what": COLUMNS["what"], "n": COLUMNS["n"], "times": times}
+    if maker in {"pandas", "polars"}:
+        table = pa.table(columns)
+        source = table.to_pandas() if maker == "pandas" else pl.DataFrame(table)
+    else:
+        source = MAKERS[maker](columns, tmp_path)
+    assert_same_events(read_interactions(source, count="n", time="times"), expected)
+
+
+def test_rows_with_times_count_one_each(tmp_path: Path) -> None:
+    data = read_interactions(written(tmp_path, "user,item,time\nann,jazz,7\nann,jazz,5\n"), time="time")
+    assert_same_events(data, Interactions.from_arrays(["ann", "ann"], ["jazz", "jazz"], times=[5, 7]))
+
+
+@pytest.mark.parametrize(
+    ("times", "row", "problem"),
+    [
+        (["1", "2", ""], 2, "time '' is empty; every row needs one"),
+        (["1", "yesterday", "3"], 1, "time 'yesterday' is neither a number nor a date; write 2017-01-31, 2017-01-31T"),
+        (["2017-01-01", "2017-02-30", "2017-01-01"], 1, "time '2017-02-30' is neither a number nor a date"),
+        (["2017-01-01", "2017-01-01T25:00", "2017-01-01"], 1, "time '2017-01-01T25:00' is neither"),
+        (["31/01/2017", "1/2/2017", "2/2/2017"], 0, "time '31/01/2017' is neither"),
+        (["nan", "2", "3"], 0, "time 'nan' is neither"),
+        (["1", "1e999", "3"], 1, "time '1e999' is neither"),
+        (["1", "2017-01-01", "3"], 1, "time '2017-01-01' is no number, while the first row has one; times are all"),
+        (["2017-01-01", "2017-01-02", "3"], 2, "time '3' is no date, while the first row has one"),
+    ],
+)
+def test_fault_in_a_time_is_named(tmp_path: Path, times: list[str], row: int, problem: str) -> None:
+    frame = pa.table({**COLUMNS, "when": times})
+    with pytest.raises(ReadError, match=re.escape(f"data frame, row {row} (from 0): {problem}")):
+        read_interactions(frame, time="when")
+    path = written(tmp_path, frame.to_pandas().to_csv(index=False))
+    with pytest.raises(ReadError, match=re.escape(f"plays.txt, line {row + 2}: {problem}")):
+        read_interactions(path, time="when")
+
+
+@pytest.mark.parametrize(
+    ("times", "problem"),
+    [
+        (pa.array([1, None, 2]), "row 1 (from 0): time None is missing (null); every row needs one"),
+        (pa.array([1.0, 2.0, float("inf")]), "row 2 (from 0): time 'inf' is neither a number nor a date"),
+        (pa.array([True, True, False]), 'the time column "when" has type BOOLEAN; turn it into numbers or time stamps'),
+    ],
+)
+def test_fault_in_a_typed_time_is_named(times: pa.Array, problem: str) -> None:
+    with pytest.raises(ReadError, match=re.escape(problem)):
+        read_interactions(pa.table({**COLUMNS, "when": times}), time="when")
+
+
+def test_unknown_time_column_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path, "who,what,n,when\nann,jazz,3,1\n")
+    with pytest.raises(ReadError, match="there is no column 'whenn' to be the time; did you mean 'when'"):
+        read_interactions(path, time="whenn")
+
+
+def test_zip_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ReadError, match="is a zip archive; unpack it"):
+        read_interactions(written(tmp_path, b"PK\3\4" + b"\0" * 30, "plays.zip"))
 
 
 # ---- real data

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
+
+from nbmf.events import Events, as_times
+from nbmf.splitting import Split, at_random, from_date, last_of_each_user, per_user
 
 Ids = NDArray[Any]
 
@@ -28,6 +31,7 @@ class Interactions:
     matrix : scipy csr_array of shape (n_users, n_items); what is not stored is a zero
     item_names : array of n_items strings, or None
     n_repeated : how many rows named a pair that an earlier row had named; their counts were added up
+    events : the rows with their times, where times were given: `matrix` is their sum; else None
 
     Examples
     --------
@@ -44,12 +48,21 @@ class Interactions:
     matrix: sp.csr_array
     item_names: Ids | None = field(default=None, kw_only=True)
     n_repeated: int = field(default=0, kw_only=True)
+    events: Events | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuse events that tell of something else than the matrix."""
+        if self.events is not None and not self.events.add_up_to(self.matrix):
+            raise ValueError("the events do not add up to the matrix; with another matrix, pass events=None")
 
     @classmethod
-    def from_arrays(cls, users: ArrayLike, items: ArrayLike, counts: ArrayLike | None = None) -> Interactions:
+    def from_arrays(
+        cls, users: ArrayLike, items: ArrayLike, counts: ArrayLike | None = None, times: ArrayLike | None = None
+    ) -> Interactions:
         """Build from one user id, one item id and one count (1 where none are given) per interaction.
 
-        Ids come out sorted, so the order of the rows does not matter; repeated pairs are added up.
+        Ids come out sorted, so the order of the rows does not matter; repeated pairs are added up. `times`, one per
+        interaction, are numbers, datetime64 or ISO dates: with them the rows are kept as `events`, for splits by time.
         """
         user_ids, rows = np.unique(_as_ids(users, "users"), return_inverse=True)
         item_ids, columns = np.unique(_as_ids(items, "items"), return_inverse=True)
@@ -61,11 +74,17 @@ class Interactions:
             )
         check_counts(values)
         values = widened(values)
+        events = None
+        if times is not None:
+            when = as_times(times)
+            if len(when) != len(rows):
+                raise ValueError(f"{len(when)} times for {len(rows)} interactions; one is needed for each")
+            events = Events.of(rows, columns, values, when)
         pairs, pair = np.unique(rows.astype(np.int64) * len(item_ids) + columns, return_inverse=True)
         if values.dtype.kind == "i" and np.bincount(pair, values.astype(np.float64)).max(initial=0.0) >= 2.0**63:
             raise ValueError(_TOO_MANY)
         matrix = sp.csr_array((values, (rows, columns)), shape=(len(user_ids), len(item_ids)))
-        return cls(user_ids, item_ids, canonical(matrix), n_repeated=len(rows) - len(pairs))
+        return cls(user_ids, item_ids, canonical(matrix), n_repeated=len(rows) - len(pairs), events=events)
 
     @classmethod
     def from_matrix(cls, matrix: Any, users: ArrayLike | None = None, items: ArrayLike | None = None) -> Interactions:
@@ -102,14 +121,13 @@ class Interactions:
         """Sizes, and what reading did to the data."""
         repeated = f", {self.n_repeated:,} repeated pairs added up" if self.n_repeated else ""
         total = self.matrix.sum() if self.nnz else 0
+        events = f", {self.events.summary}" if self.events is not None else ""
         return (
-            f"Interactions({self.n_users:,} users × {self.n_items:,} items, "
-            f"{self.nnz:,} non-zero counts, total {total:,}{repeated})"
+            f"{type(self).__name__}({self.n_users:,} users × {self.n_items:,} items, "
+            f"{self.nnz:,} non-zero counts, total {total:,}{repeated}{events})"
         )
 
-    def filter(
-        self, min_users_per_item: int = 50, min_items_per_user: int = 20, *, repeat: bool = False
-    ) -> Interactions:
+    def filter(self, min_users_per_item: int = 50, min_items_per_user: int = 20, *, repeat: bool = False) -> Self:
         """Keep items with enough users, then users with enough items, once (the paper's order).
 
         After the second step some items may have fewer users than asked for; `repeat=True` goes on until
@@ -122,40 +140,111 @@ class Interactions:
         data = self
         while True:
             before = data.matrix.shape
-            data = data._select_items(np.flatnonzero(_stored_per_column(data.matrix) >= min_users_per_item))
-            data = data._select_users(np.flatnonzero(np.diff(data.matrix.indptr) >= min_items_per_user))
+            data = data.select_items(np.flatnonzero(_stored_per_column(data.matrix) >= min_users_per_item))
+            data = data.select_users(np.flatnonzero(np.diff(data.matrix.indptr) >= min_items_per_user))
             if not repeat or data.matrix.shape == before:
                 return data
 
-    def split(self, test_fraction: float = 0.2, *, seed: int = 0) -> tuple[Interactions, Interactions]:
-        """Hold out a fraction of the non-zero counts, drawn at random; both sides keep all ids.
+    def select_users(self, rows: NDArray[np.intp]) -> Self:
+        """Keep the users at these positions, which ascend."""
+        events = None if self.events is None else self.events.of_users(rows, self.n_users)
+        return replace(self, users=self.users[rows], matrix=self.matrix[rows], events=events)
 
-        The draw comes from NumPy's legacy generator, whose stream is frozen: one seed gives one split on any
-        machine. It takes the non-zeros by user, then item.
+    def select_items(self, columns: NDArray[np.intp]) -> Self:
+        """Keep the items at these positions, which ascend."""
+        names = None if self.item_names is None else self.item_names[columns]
+        events = None if self.events is None else self.events.of_items(columns, self.n_items)
+        matrix = canonical(self.matrix[:, columns])
+        return replace(self, items=self.items[columns], matrix=matrix, item_names=names, events=events)
+
+    def split(self, test_fraction: float = 0.2, *, seed: int = 0) -> Split:
+        """Hold out a fraction of the non-zero counts, drawn at random: the paper's split; both sides keep all ids.
+
+        The fraction is rounded down. The draw comes from NumPy's legacy generator, whose stream is frozen: one seed
+        gives one split on any machine. It takes the non-zeros by user, then item. Users may be left without any
+        non-zero on either side; `Split.untested` lists those without a test item.
+
+        >>> data = Interactions.from_arrays(["ann", "ann", "ann", "bob"], ["jazz", "folk", "soul", "jazz"])
+        >>> train, test = data.split(test_fraction=0.5, seed=1)
+        >>> train.nnz, test.nnz
+        (2, 2)
         """
-        if not 0 <= test_fraction <= 1:
-            raise ValueError(f"test_fraction is {test_fraction}; it must lie between 0 and 1")
-        held_out = np.zeros(self.nnz, bool)
-        held_out[np.random.RandomState(seed).choice(self.nnz, int(test_fraction * self.nnz), replace=False)] = True
-        return self._keep(~held_out), self._keep(held_out)
+        return self._hold_out(at_random(self.nnz, test_fraction, seed))
 
-    def binarize(self) -> Interactions:
-        """1 wherever the count is positive: what is left when counts are thrown away."""
+    def split_per_user(self, test_fraction: float = 0.2, *, seed: int = 0) -> Split:
+        """Hold out a fraction of each user's non-zero counts, drawn at random; both sides keep all ids.
+
+        Of n non-zeros, test_fraction·n are held out, rounded down, and never all of them: every user keeps one to
+        learn from, so at a fraction of 0.2 users with fewer than five are untested. Seeds work as in `split`.
+        """
+        return self._hold_out(per_user(self.matrix, test_fraction, seed))
+
+    def leave_last_out(self, n: int = 1, *, seed: int = 0) -> Split:
+        """Hold out the n items of each user whose last event is the latest, with their whole counts.
+
+        Items with the same last time are drawn at random. A user always keeps one item to learn from: with n items or
+        fewer all but the earliest are held out, and who has one item is untested. Needs times.
+
+        >>> data = Interactions.from_arrays(["ann", "ann", "ann"], ["jazz", "folk", "jazz"], times=[2015, 2016, 2017])
+        >>> data.leave_last_out().test.matrix.toarray()  # jazz, all of it
+        array([[0, 2]])
+        """
+        return self._hold_out(last_of_each_user(self.matrix, self._dated(), n, seed))
+
+    def split_by_date(self, date: Any = None, *, test_fraction: float | None = None, repeats: bool = False) -> Split:
+        """Learn from what happened before a date, test on what happened from then on. Needs times.
+
+        Parameters
+        ----------
+        date : where to split: datetime64, Python's date or datetime, ISO text or a number, as the times are
+        test_fraction : instead of a date, the share of the events to test on; all at the time of the earliest of
+            them go to the test part, so it may be a little more
+        repeats : whether the test part keeps what the user had taken before the date. By default it does not: rankings
+            put consumed items last, so finding them again cannot be judged; their later counts are in neither part
+
+        >>> data = Interactions.from_arrays(["ann", "ann", "ann"], ["jazz", "folk", "jazz"], times=[2015, 2016, 2017])
+        >>> [part.matrix.toarray().tolist() for part in data.split_by_date(2016)]
+        [[[0, 1]], [[1, 0]]]
+        >>> [part.matrix.toarray().tolist() for part in data.split_by_date(2016, repeats=True)]
+        [[[0, 1]], [[1, 1]]]
+        """
+        events = self._dated()
+        later = from_date(events, date, test_fraction)
+        tested = later
+        if not repeats:
+            pairs = events.pairs
+            consumed = np.zeros(self.nnz, bool)
+            consumed[pairs[~later]] = True
+            tested = later & ~consumed[pairs]
+        return Split(self._of_events(~later), self._of_events(tested))
+
+    def binarize(self) -> Self:
+        """1 wherever the count is positive: what is left when counts are thrown away, and their events with them."""
         matrix = self.matrix.copy()
         matrix.data = np.ones_like(matrix.data)
-        return replace(self, matrix=matrix)
+        return replace(self, matrix=matrix, events=None)
 
-    def _keep(self, stored: NDArray[np.bool_]) -> Interactions:
+    def _dated(self) -> Events:
+        if self.events is None:
+            raise ValueError(
+                "these interactions have no times to split by; give them as read_interactions(…, time='column') or "
+                "Interactions.from_arrays(…, times=…), and split before binarize()"
+            )
+        return self.events
+
+    def _hold_out(self, marks: NDArray[np.bool_]) -> Split:
+        return Split(self._keep(~marks), self._keep(marks))
+
+    def _keep(self, stored: NDArray[np.bool_]) -> Self:
         rows = np.repeat(np.arange(self.n_users), np.diff(self.matrix.indptr))
         entries = (self.matrix.data[stored], (rows[stored], self.matrix.indices[stored]))
-        return replace(self, matrix=canonical(sp.csr_array(entries, shape=self.matrix.shape)), n_repeated=0)
+        matrix = canonical(sp.csr_array(entries, shape=self.matrix.shape))
+        events = None if self.events is None else self.events.take(stored[self.events.pairs])
+        return replace(self, matrix=matrix, n_repeated=0, events=events)
 
-    def _select_users(self, rows: NDArray[np.intp]) -> Interactions:
-        return replace(self, users=self.users[rows], matrix=self.matrix[rows])
-
-    def _select_items(self, columns: NDArray[np.intp]) -> Interactions:
-        names = None if self.item_names is None else self.item_names[columns]
-        return replace(self, items=self.items[columns], matrix=canonical(self.matrix[:, columns]), item_names=names)
+    def _of_events(self, chosen: NDArray[np.bool_]) -> Self:
+        events = self._dated().take(chosen)
+        return replace(self, matrix=events.matrix(self.matrix.shape), n_repeated=0, events=events)
 
 
 @dataclass(frozen=True)
@@ -165,7 +254,7 @@ class Counts:
     Attributes
     ----------
     by_user : csr_array, users × items, floating point, canonical, no stored zero
-    by_item : csr_arrays, items × users, one for each block of BLOCK_USERS users: where the transpose has non-zeros
+    by_item : csr_arrays, items × users of one block of BLOCK_USERS users each: where the transpose has non-zeros
         there; the values are their positions in `by_user`. A walk over a block finds its users' factors in the cache.
     """
 
@@ -188,9 +277,7 @@ def _transposed_positions(matrix: sp.csr_array, start: int) -> sp.csr_array:
     positions = np.arange(indptr[0], indptr[-1], dtype=matrix.indices.dtype)
     shape = (len(indptr) - 1, matrix.shape[1])
     block = sp.csr_array((positions, matrix.indices[indptr[0] : indptr[-1]], indptr - indptr[0]), shape=shape)
-    transposed = sp.csr_array(block.T)
-    entries = (transposed.data, transposed.indices + start, transposed.indptr)
-    return sp.csr_array(entries, shape=(matrix.shape[1], matrix.shape[0]))
+    return sp.csr_array(block.T)
 
 
 def check_counts(values: NDArray[Any], where: Callable[[int], str] = "position {}".format) -> None:
