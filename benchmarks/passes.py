@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from sklearn.base import clone
 
 import nbmf
 from nbmf.backends.cpu import Cpu
@@ -93,10 +94,13 @@ def against_plain() -> None:
     for accelerate in (False, True):
         model = nbmf.NBMF(50, exposure="exact", init=(W, H), tol=1e-5, accelerate=accelerate)
         ours = seconds(lambda model=model: model.fit(matrix))
+        near = int(np.argmax(model.objective_ >= objectives[-1] - 1e-3 * abs(objectives[-1]))) + 1
+        arrival = seconds(lambda model=model, near=near: clone(model).set_params(max_iter=near).fit(matrix))
         print(
             f"  ours, accelerate={accelerate!s:5}  {ours:5.2f} s, {model.n_iter_} sweeps, "
             f"objective {model.objective_[-1]:,.1f} ({1 - model.objective_[-1] / objectives[-1]:+.1e}): "
-            f"{ours / plain:.2f} of the time"
+            f"{ours / plain:.2f} of the time; within 0.1 % of plain's objective after {near} sweeps, "
+            f"{arrival:.2f} s: {arrival / plain:.2f}"
         )
 
 

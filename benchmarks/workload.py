@@ -27,6 +27,7 @@ def popular_counts(
 
 def plain_algorithm_1(Y: np.ndarray, W: np.ndarray, H: np.ndarray, tol: float, α: float = 1.0) -> list[float]:
     """Algorithm 1 with α^W = α^H = 1, written straight from the paper in dense float64 NumPy."""
+    Y = np.asarray(Y, np.float64)  # of whole numbers, shares would be rounded
     users, items = np.nonzero(Y)
     y = Y[users, items]
     mean_w, mean_h, geometric_w, geometric_h = W, H, W, H

@@ -10,7 +10,8 @@ import literal
 from conftest import count_matrices, small_matrix
 from nbmf.backends import Sums, make_backend
 from nbmf.backends.cpu import Cpu
-from nbmf.backends.kernels import exp, gamma_rows, log
+from nbmf.backends.elementary import exp, log, log1p
+from nbmf.backends.kernels import gamma_rows
 from nbmf.backends.reference import Reference
 from nbmf.factors import Point, Prior
 from nbmf.interactions import Counts
@@ -121,6 +122,18 @@ def test_moments_of_gamma(backend, shared):
 @given(st.floats(1e-300, 1e300))
 def test_logarithm(x):
     assert log(x) == pytest.approx(np.log(x), rel=1e-15, abs=1e-16)
+
+
+@given(st.floats(0, 1e300))
+def test_logarithm_of_one_plus(x):
+    assert log1p(x) == pytest.approx(np.log1p(x), rel=1e-15)
+
+
+@given(st.floats(2.0**-120, 2.0**120, width=32))
+def test_single_precision_logarithms(x):
+    """Numba's scalars come back as doubles: what counts is that no more than single precision was lost."""
+    assert log(np.float32(x)) == pytest.approx(np.log(x), rel=3e-7, abs=1e-7)
+    assert log1p(np.float32(x)) == pytest.approx(np.log1p(x), rel=3e-7)
 
 
 @given(st.floats(-699, 699))

@@ -14,6 +14,7 @@ from typing import Any
 
 import numba
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
@@ -29,6 +30,7 @@ TILE_ROWS, TILE_COLUMNS = 128, 800  # a tile and its factors stay in a core's ow
 BLOCK_ROWS = 4096  # rows summed in single precision before the sum goes to double
 # Underflow can make λ of a non-zero 0 (a prior shape of 0.01 in float32 does); y/λ must stay finite.
 LEAST_INTENSITY = {np.dtype(np.float32): np.float32(1e-25), np.dtype(np.float64): np.float64(1e-250)}
+COPIED_ROWS = 2048
 ROW_WORK = 16  # what a row costs beside its non-zeros, in non-zeros
 LEAST_WORK = 4096  # non-zeros for which waking a thread pays
 SHARES = 32  # many, so that all threads end together, and not a function of their number
@@ -36,7 +38,7 @@ SHARES = 32  # many, so that all threads end together, and not a function of the
 
 @dataclass(frozen=True)
 class SparseExpectation:
-    """The latent variables of the non-zeros (`cells`, see `kernels.expect_rows`) and how to get those of the others.
+    """The latent variables of the non-zeros (`shares`, `excess`: see kernels.py) and how to get those of the others.
 
     The unseen cells' exposures are `unseen[user, cluster]` if tied. If exact they are computed from the factors again
     by tiles, faster than a users × items array could be read; for Poisson they are 1.
@@ -46,14 +48,15 @@ class SparseExpectation:
     items: Factor
     concentration: float
     ties: Ties | None
-    cells: Array
+    shares: Array
+    excess: Array | None
     unseen: Array | None
     sums: Sums | None
     log_evidence: float
 
     @property
     def user_sums(self) -> Sums:
-        """The sums of Eq. (update_w), made in the same walk as the cells."""
+        """The sums of Eq. (update_w), made in the same walks as the shares and the excess."""
         if self.sums is None:
             raise ValueError("the users' sums were not asked for: expect(..., sum_users=True) makes them")
         return self.sums
@@ -77,54 +80,57 @@ class Cpu:
     ) -> SparseExpectation:
         """Infer allocations and exposures, Eqs. (update_c) and (update_a), and sum them for each user in one walk."""
         by_user, α, dtype = counts.by_user, likelihood.concentration, users.mean.dtype
-        cells = np.empty((by_user.nnz, 1 if α == np.inf else 2), dtype)
-        allocated = np.empty_like(users.mean) if sum_users else None
+        walk = _walk(by_user)
+        shares, allocated = np.empty(by_user.nnz, dtype), np.empty_like(users.mean) if sum_users else None
         log_evidence = np.zeros(by_user.shape[0])
-        walk = (by_user.indptr, by_user.indices, by_user.data, users.geometric_mean, items.geometric_mean)
+        factors = (users.geometric_mean, items.geometric_mean, LEAST_INTENSITY[dtype])
+        allocate = partial(_call, kernels.allocate_rows, (*walk, *factors, shares, allocated, log_evidence))
+        excess = unseen = None
         exposed: Array | None
         if α == np.inf:
-            unseen, exposed = None, self._sum_rows(items.mean)[None, :].astype(dtype)
+            exposed = self._sum_rows(items.mean)[None, :].astype(dtype)
             log_evidence[:1] = -self._sum_rows(users.mean) @ self._sum_rows(items.mean)
-            written = (LEAST_INTENSITY[dtype], cells, allocated, log_evidence)
-            self._share_out(by_user.indptr, partial(_call, kernels.allocate_rows, (*walk, *written)))
+            self._share_out(by_user.indptr, allocate)
         else:
-            settings = (users.mean, items.mean, dtype.type(α), LEAST_INTENSITY[dtype])
-            labels = sizes = unseen = None
-            exposed = np.empty_like(users.mean) if sum_users else None
+            labels = sizes = None
+            excess, exposed = np.empty_like(shares), np.empty_like(users.mean) if sum_users else None
             if ties is not None:
-                labels, sizes = ties.labels, np.array(list(map(len, ties.members)), dtype)
+                labels, sizes = _unsigned(ties.labels), np.array(list(map(len, ties.members)), dtype)
                 unseen = np.empty((len(users.mean), ties.n_clusters), dtype)
-            arguments = (*walk, *settings, labels, sizes, cells, unseen, allocated, exposed, log_evidence)
-            expect_rows = partial(_call, kernels.expect_rows, arguments)
+            settings = (users.mean, items.mean, dtype.type(α), labels, sizes)
+            expose = partial(_call, kernels.expose_rows, (*walk, *settings, excess, unseen, exposed, log_evidence))
             if ties is None or unseen is None:
-                self._expose_unseen(users.mean, items.mean, items.mean, α, exposed, log_evidence, expect_rows)
+                self._expose_unseen(users.mean, items.mean, items.mean, α, exposed, log_evidence, allocate, expose)
             else:
                 sums = self._sum_clusters(ties, items.mean)
-                self._tie(by_user.indptr, users.mean, sums, unseen, exposed, expect_rows)
+                self._tie(by_user.indptr, users.mean, sums, unseen, exposed, allocate, expose)
         user_sums = None if allocated is None or exposed is None else Sums(allocated, exposed)
-        return SparseExpectation(users, items, α, ties, cells, unseen, user_sums, float(log_evidence.sum()))
+        return SparseExpectation(users, items, α, ties, shares, excess, unseen, user_sums, float(log_evidence.sum()))
 
     def sum_by_item(self, counts: Counts, expectation: SparseExpectation, user_means: Array) -> Sums:
         """Sum the same allocations and exposures for each item, Eq. (update_h)."""
         users, items, ties, α = expectation.users, expectation.items, expectation.ties, expectation.concentration
-        weights: Array | None = user_means
-        if α == np.inf:
-            weights, exposed = None, self._sum_rows(user_means)[None, :].astype(user_means.dtype)
+        allocated, excess = np.zeros_like(items.mean), expectation.excess
+        if excess is None:
+            exposed = self._sum_rows(user_means)[None, :].astype(user_means.dtype)
         elif ties is None:
             exposed = np.empty_like(items.mean)
         else:
             exposed = self._sum_rows(user_means, expectation.unseen).astype(user_means.dtype)[ties.labels]
-        allocated = np.zeros_like(items.mean)
-        written = (items.geometric_mean, users.geometric_mean, weights, allocated, exposed)
-        walks = [
-            partial(_call, kernels.sum_rows, (block.indptr, block.indices, block.data, expectation.cells, *written))
-            for block in counts.by_item
-        ]
-        if α < np.inf and ties is None:
+
+        def walk(block: sp.csr_array, start: int) -> Callable[[int, int], None]:
+            rows = slice(start, start + block.shape[1])
+            table = self._side_by_side(users.geometric_mean[rows], None if excess is None else user_means[rows])
+            arguments = (expectation.shares, excess, table, items.geometric_mean, allocated, exposed)
+            return partial(_call, kernels.sum_rows, (*_walk(block), *arguments))
+
+        starts = np.cumsum([0, *(block.shape[1] for block in counts.by_item)]).tolist()
+        if excess is not None and ties is None:
+            walks = map(walk, counts.by_item, starts)
             self._expose_unseen(items.mean, users.mean, user_means, α, exposed, None, *walks)
         else:
-            for block, walk in zip(counts.by_item, walks, strict=True):
-                self._share_out(block.indptr, walk)
+            for block, start in zip(counts.by_item, starts[:-1], strict=True):
+                self._share_out(block.indptr, walk(block, start))
             np.maximum(exposed, 0, out=exposed)  # as in `_tie`
         return Sums(allocated, exposed)
 
@@ -185,14 +191,16 @@ class Cpu:
         cluster_sums: Array,
         unseen: Array,
         exposed: Array | None,
-        expect_rows: Callable[[int, int], None],
+        allocate: Callable[[int, int], None],
+        expose: Callable[[int, int], None],
     ) -> None:
-        """Tied exposures: ⟨w_u⟩·S_c, from which the walk makes A_uc; then Σ_c A_uc S_c on top of the walk's sums."""
+        """Tied exposures: ⟨w_u⟩·S_c, from which a walk makes A_uc; then Σ_c A_uc S_c on top of the walk's sums."""
 
         def tie_rows(start: int, stop: int) -> None:
             rows = slice(start, stop)
+            allocate(start, stop)
             np.matmul(user_means[rows], cluster_sums.T, out=unseen[rows])
-            expect_rows(start, stop)
+            expose(start, stop)
             if exposed is not None:
                 # A_uc S_c has the seen cells too, which the walk has taken off in advance; below 0 is rounding
                 exposed[rows] += unseen[rows] @ cluster_sums
@@ -200,6 +208,20 @@ class Cpu:
 
         with self._blas.limit(limits=1, user_api="blas"):
             self._share_out(indptr, tie_rows)
+
+    def _side_by_side(self, first: Array, second: Array | None) -> Array:
+        """Lay the rows of one or two arrays of shape n × K next to each other: n × 1 × K or n × 2 × K."""
+        if second is None:
+            return first[:, None]
+        both = np.empty((len(first), 2, first.shape[1]), first.dtype)
+
+        def copy(top: int) -> None:
+            np.stack(
+                (first[top : top + COPIED_ROWS], second[top : top + COPIED_ROWS]), 1, both[top : top + COPIED_ROWS]
+            )
+
+        self._run(copy, range(0, len(first), COPIED_ROWS))
+        return both
 
     def _sum_rows(self, values: Array, weights: Array | None = None) -> NDArray[np.float64]:
         """Σ over rows of values, or of weightsᵀ values: rows by blocks in single precision, blocks in double."""
@@ -259,3 +281,14 @@ class Cpu:
 
 def _call(kernel: Any, arguments: tuple[Any, ...], start: int, stop: int) -> None:
     kernel(start, stop, *arguments)
+
+
+def _walk(matrix: sp.csr_array) -> tuple[NDArray[Any], ...]:
+    """What a walk over the non-zeros reads."""
+    values = matrix.data if matrix.data.dtype.kind == "f" else _unsigned(matrix.data)
+    return matrix.indptr, _unsigned(matrix.indices), values
+
+
+def _unsigned(positions: NDArray[Any]) -> NDArray[Any]:
+    """Positions that compiled code need not test for being negative, which then count from the end."""
+    return positions.view(f"u{positions.itemsize}")

@@ -14,106 +14,42 @@ from typing import Any
 import numba
 import numpy as np
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba.core import types
 from numba.extending import intrinsic
+
+from nbmf.backends.elementary import exp, log, log1p, lost_by_adding_1
 
 RUN = 128
 AHEAD = 16  # non-zeros between asking for a factor row and using it
 CACHE_LINE = 64
-SQRT_HALF = 0x3FE6A09E667F3BCD  # the bits of √½
-LN_2, HALF_LN_2PI = 0.6931471805599453, 0.9189385332046727
+HALF_LN_2PI = 0.9189385332046727
 
 # Sums may be reordered (else no dot product is vectorized), but NaN and infinity keep their meaning; division by zero
 # gives infinity as in NumPy (a test for it would keep loops from being vectorized).
-_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
-compiled: Callable[[Any], Any] = numba.njit(fastmath={"reassoc", "contract", "nsz", "arcp"}, **_OPTIONS)
+compiled: Callable[[Any], Any] = numba.njit(
+    fastmath={"reassoc", "contract", "nsz", "arcp"}, cache=True, nogil=True, error_model="numpy"
+)
 _intrinsic: Callable[[Any], Any] = intrinsic
-_get_item_pointer: Callable[..., Any] = cgutils.get_item_pointer
-compiled_as_written: Callable[[Any], Any] = numba.njit(fastmath=False, **_OPTIONS)  # unsaid, the caller's holds
 
 
 @_intrinsic
-def _prefetch(typing: Any, array: Any, row: Any, column: Any) -> Any:
-    """Ask the memory for array[row, column] ahead of its use: the gathered rows follow no pattern hardware sees.
+def _prefetch(typing: Any, array: Any, place: Any) -> Any:
+    """Ask the memory for entry `place` of a contiguous array ahead of its use: gathered rows follow no pattern.
 
     Into the second-level cache: asking the first took 0.113 s against 0.079 s for the items' walk, 8 non-zeros ahead.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         held = context.make_array(signature.args[0])(context, builder, arguments[0])
-        position = [context.cast(builder, arguments[n], signature.args[n], types.intp) for n in (1, 2)]
-        pointer = _get_item_pointer(context, builder, signature.args[0], held, position)
-        address = builder.bitcast(pointer, ir.IntType(8).as_pointer())
+        position = context.cast(builder, arguments[1], signature.args[1], types.intp)
+        address = builder.bitcast(builder.gep(held.data, [position]), ir.IntType(8).as_pointer())
         flag = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [address.type, flag, flag, flag])
         fetch = builder.module.declare_intrinsic("llvm.prefetch", [address.type], kind)
         builder.call(fetch, [address, flag(0), flag(2), flag(1)])  # for reading; into the second cache; data
         return context.get_dummy_value()
 
-    return types.void(array, row, column), generate
-
-
-def _reinterpret(name: str, source: Any, target: Any) -> Any:
-    def typed(typing: Any, value: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.bitcast(arguments[0], context.get_value_type(target))
-
-        return target(source), generate
-
-    typed.__name__ = name
-    return _intrinsic(typed)
-
-
-_bits_of = _reinterpret("_bits_of", types.float64, types.int64)
-_float_of = _reinterpret("_float_of", types.int64, types.float64)
-
-
-@compiled_as_written
-def _atanh_series(t):  # type: ignore[no-untyped-def]
-    """2 artanh(t) = ln((1+t)/(1−t)) for |t| ≤ 0.1716, by its series."""
-    s = t * t
-    series = 1 / 17 + s * (1 / 19 + s * (1 / 21))
-    series = 1 / 11 + s * (1 / 13 + s * (1 / 15 + s * series))
-    series = 1 / 3 + s * (1 / 5 + s * (1 / 7 + s * (1 / 9 + s * series)))
-    return 2.0 * (t + t * s * series)
-
-
-@compiled_as_written
-def log(x):  # type: ignore[no-untyped-def]
-    """Natural logarithm of a positive normal double to 3e-16 relative; unlike libm's, loops over it are vectorized."""
-    bits = _bits_of(x)
-    exponent = (bits - SQRT_HALF) >> 52  # x = 2^exponent · mantissa with √½ ≤ mantissa < √2
-    mantissa = _float_of(bits - (exponent << 52))
-    return exponent * LN_2 + _atanh_series((mantissa - 1.0) / (mantissa + 1.0))
-
-
-@compiled_as_written
-def log1p(x):  # type: ignore[no-untyped-def]
-    """Logarithm of 1 + x, x ≥ 0; as exact for small x (a large concentration) as for large."""
-    bits = _bits_of(1.0 + x)
-    exponent = (bits - SQRT_HALF) >> 52
-    mantissa = _float_of(bits - (exponent << 52))
-    small = exponent == 0  # then 1 + x is its own mantissa, and x has not lost the digits that 1 + x has
-    return exponent * LN_2 + _atanh_series((x if small else mantissa - 1.0) / (2.0 + x if small else mantissa + 1.0))
-
-
-@compiled_as_written
-def lost_by_adding_1(x):  # type: ignore[no-untyped-def]
-    """Return x − ((1 + x) − 1): what rounding takes from a small x."""
-    return x - ((1.0 + x) - 1.0)
-
-
-@compiled_as_written
-def exp(x):  # type: ignore[no-untyped-def]
-    """Exponential of a double, to 4e-16 relative; exactly 0 below −700, where a float32 has long been 0."""
-    inside = min(max(x, -700.0), 700.0)
-    halves = np.floor(inside * 1.4426950408889634 + 0.5)
-    r = inside - halves * 0.693147180369123816490 - halves * 1.90821492927058770002e-10  # ln 2 in two pieces
-    series = 1 / 39916800 + r * (1 / 479001600 + r * (1 / 6227020800))
-    series = 1 / 40320 + r * (1 / 362880 + r * (1 / 3628800 + r * series))
-    series = 1 / 120 + r * (1 / 720 + r * (1 / 5040 + r * series))
-    series = 1.0 + r * (1.0 + r * (1 / 2 + r * (1 / 6 + r * (1 / 24 + r * series))))
-    return series * _float_of((np.int64(halves) + 1023) << 52) if x > -700.0 else 0.0
+    return types.void(array, place), generate
 
 
 @compiled
@@ -173,8 +109,9 @@ def gamma_rows(  # type: ignore[no-untyped-def]
 
 @compiled
 def _fetch(array, row, line):  # type: ignore[no-untyped-def]
-    for column in range(0, array.shape[1], line):
-        _prefetch(array, row, column)
+    width = array[0].size
+    for column in range(0, width, line):
+        _prefetch(array, row * width + column)
 
 
 @compiled
@@ -229,90 +166,29 @@ def _intensities(found, users, user, items, indices, first, last, end):  # type:
 
 
 @compiled
-def _tie(unseen, n_unseen, concentration):  # type: ignore[no-untyped-def]
+def _tie(unseen, n_unseen, concentration, logs):  # type: ignore[no-untyped-def]
     """Turn Σ μ over a user's unseen cells of each cluster into their exposure A_uc; return their log-evidence."""
     zero, one, total = unseen.dtype.type(0), unseen.dtype.type(1), 0.0
+    scale = one / concentration
     for c in range(len(unseen)):
-        # below 0 is rounding
-        mean = max(unseen[c], zero) / max(n_unseen[c], one)
-        total -= concentration * n_unseen[c] * log1p(np.float64(mean) / concentration)
+        unseen[c] = max(unseen[c], zero) / max(n_unseen[c], one)  # the mean; below 0 is rounding
+        logs[c] = log1p(unseen[c] * scale)
+    for c in range(len(unseen)):
+        total -= n_unseen[c] * np.float64(logs[c])
     for c in range(len(unseen)):
         # a user who took the whole cluster has no unseen cell in it
-        mean = max(unseen[c], zero) / max(n_unseen[c], one)
-        unseen[c] = concentration / (concentration + mean) if n_unseen[c] > zero else zero
-    return total
-
-
-@compiled
-def _log_evidence(counts, λ, μ, inverse, concentration, tied):  # type: ignore[no-untyped-def]
-    """Σ y ln λ − y ln(α+μ) over a user's non-zeros; if tied, −α ln(1 + μ/α) too, which tiles have done otherwise.
-
-    `inverse` is 1/(α+μ).
-    """
-    total, scale = 0.0, 1.0 / np.float64(concentration)
-    for p in range(len(counts)):
-        total += counts[p] * log(np.float64(λ[p]) * np.float64(inverse[p]))
-    if tied:
-        for p in range(len(counts)):
-            total -= concentration * log1p(np.float64(μ[p]) * scale)
-    return total
-
-
-@compiled
-def expect_rows(  # type: ignore[no-untyped-def]
-    start, stop, indptr, indices, counts, users, items, user_means, item_means, concentration, least,
-    labels, cluster_sizes, cells, unseen, allocated, exposed, log_evidence,
-):  # fmt: skip
-    """For each user, the latent variables of the non-zeros, then the user's two sums and part of the objective.
-
-    cells[p, 0] = y/λ. cells[p, 1] = by how much ⟨a⟩ of non-zero p exceeds that of an unseen cell: y/(α+μ) if exposures
-    are exact, ⟨a⟩ − A_uc if tied. `unseen` comes with ⟨w_u⟩·S_c and leaves with A_uc. If exact, `exposed` is added to.
-    `users` and `items` are geometric means. None leaves out `unseen` and clusters (exact) or the sums (`allocated`).
-    """
-    n_components, end = users.shape[1], indptr[stop] - 1
-    one = users.dtype.type(1)
-    longest = np.max(indptr[start + 1 : stop + 1] - indptr[start:stop])
-    λ, μ, inverse = np.empty(longest, users.dtype), np.empty(longest, users.dtype), np.empty(longest, users.dtype)
-    sums, run = np.empty(n_components), np.empty(n_components, users.dtype)
-    if unseen is not None:
-        n_unseen = np.empty(unseen.shape[1], users.dtype)
-    for user in range(start, stop):
-        first, last = indptr[user], indptr[user + 1]
-        _intensities(λ, users, user, items, indices, first, last, end)
-        for p in range(first, last):
-            λ[p - first] = max(λ[p - first], least)
-            cells[p, 0] = counts[p] / λ[p - first]
-        if allocated is not None:  # now, while the first-level cache has the items' rows
-            _sum_rows(sums, run, items, indices, first, last, cells[:, 0])
-            for k in range(n_components):
-                allocated[user, k] = users[user, k] * sums[k]
-        _intensities(μ, user_means, user, item_means, indices, first, last, end)
-        if unseen is not None:
-            n_unseen[:] = cluster_sizes
-            for p in range(first, last):
-                c = labels[indices[p]]
-                unseen[user, c] -= μ[p - first]
-                n_unseen[c] -= one
-            log_evidence[user] = _tie(unseen[user], n_unseen, concentration)
-        for p in range(first, last):
-            inverse[p - first] = one / (concentration + μ[p - first])
-            if unseen is None:
-                cells[p, 1] = counts[p] * inverse[p - first]
-            else:
-                exposure = (concentration + counts[p]) * inverse[p - first]
-                cells[p, 1] = exposure - unseen[user, labels[indices[p]]]
-        if allocated is not None:
-            _sum_rows(sums, run, item_means, indices, first, last, cells[:, 1])
-            for k in range(n_components):
-                exposed[user, k] = sums[k] if unseen is not None else exposed[user, k] + sums[k]
-        log_evidence[user] += _log_evidence(counts[first:last], λ, μ, inverse, concentration, unseen is not None)
+        unseen[c] = concentration / (concentration + unseen[c]) if n_unseen[c] > zero else zero
+    return concentration * total
 
 
 @compiled
 def allocate_rows(  # type: ignore[no-untyped-def]
-    start, stop, indptr, indices, counts, users, items, least, cells, allocated, log_evidence
+    start, stop, indptr, indices, counts, users, items, least, shares, allocated, log_evidence
 ):  # fmt: skip
-    """`expect_rows` for Poisson, whose exposures are 1: cells[p, 0] = y/λ, the allocated sums and Σ y ln λ."""
+    """For each user, shares[p] = y/λ of the non-zeros, which says how to allocate them; their sum; Σ y ln λ is added.
+
+    `users` and `items` are geometric means. `allocated` is None if the sums are not wanted.
+    """
     n_components, end = users.shape[1], indptr[stop] - 1
     λ = np.empty(np.max(indptr[start + 1 : stop + 1] - indptr[start:stop]), users.dtype)
     sums, run = np.empty(n_components), np.empty(n_components, users.dtype)
@@ -321,26 +197,79 @@ def allocate_rows(  # type: ignore[no-untyped-def]
         _intensities(λ, users, user, items, indices, first, last, end)
         for p in range(first, last):
             λ[p - first] = max(λ[p - first], least)
-            cells[p, 0] = counts[p] / λ[p - first]
-        total = 0.0
-        for p in range(first, last):
-            total += counts[p] * log(np.float64(λ[p - first]))
-        log_evidence[user] += total
-        if allocated is not None:
-            _sum_rows(sums, run, items, indices, first, last, cells[:, 0])
+            shares[p] = counts[p] / λ[p - first]
+        if allocated is not None:  # now, while the first-level cache has the items' rows
+            _sum_rows(sums, run, items, indices, first, last, shares)
             for k in range(n_components):
                 allocated[user, k] = users[user, k] * sums[k]
+        for p in range(last - first):
+            λ[p] = log(λ[p])
+        total = 0.0
+        for p in range(first, last):
+            total += counts[p] * np.float64(λ[p - first])
+        log_evidence[user] += total
+
+
+@compiled
+def expose_rows(  # type: ignore[no-untyped-def]
+    start, stop, indptr, indices, counts, users, items, concentration, labels, cluster_sizes,
+    excess, unseen, exposed, log_evidence,
+):  # fmt: skip
+    """For each user, excess[p] = by how much ⟨a⟩ of a non-zero exceeds that of an unseen cell, and the sum of those.
+
+    If exact that is y/(α+μ); `labels`, `cluster_sizes` and `unseen` are None, and `exposed` is added to. If tied it is
+    ⟨a⟩ − A_uc; `unseen` comes with ⟨w_u⟩·S_c and leaves with A_uc, and `exposed` is set. `users` and `items` are means.
+    What depends on μ is added to `log_evidence`: −y ln(α+μ) = −y ln α − y ln(1 + μ/α), and −α ln(1 + μ/α) if tied
+    (tiles have done that otherwise). `exposed` is None if the sums are not wanted.
+    """
+    n_components, end, one = users.shape[1], indptr[stop] - 1, users.dtype.type(1)
+    scale, log_concentration, rest = one / concentration, log(np.float64(concentration)), 0.0
+    longest = np.max(indptr[start + 1 : stop + 1] - indptr[start:stop])
+    μ, sums, run = np.empty(longest, users.dtype), np.empty(n_components), np.empty(n_components, users.dtype)
+    if unseen is not None:
+        n_unseen, logs = np.empty(unseen.shape[1], users.dtype), np.empty(unseen.shape[1], users.dtype)
+        clusters, rest = np.empty(longest, labels.dtype), np.float64(concentration)
+    for user in range(start, stop):
+        first, last = indptr[user], indptr[user + 1]
+        _intensities(μ, users, user, items, indices, first, last, end)
+        if unseen is None:
+            for p in range(first, last):
+                excess[p] = counts[p] / (concentration + μ[p - first])
+        else:
+            shared = unseen[user]
+            n_unseen[:] = cluster_sizes
+            for p in range(last - first):
+                c = labels[indices[first + p]]
+                clusters[p] = c
+                shared[c] -= μ[p]
+                n_unseen[c] -= one
+            log_evidence[user] += _tie(shared, n_unseen, concentration, logs)
+            for p in range(first, last):
+                excess[p] = (concentration + counts[p]) / (concentration + μ[p - first])
+            for p in range(first, last):
+                excess[p] -= shared[clusters[p - first]]
+        if exposed is not None:
+            _sum_rows(sums, run, items, indices, first, last, excess)
+            for k in range(n_components):
+                exposed[user, k] = sums[k] if unseen is not None else exposed[user, k] + sums[k]
+        for p in range(last - first):
+            μ[p] = log1p(μ[p] * scale)
+        total = 0.0
+        for p in range(first, last):
+            total -= counts[p] * log_concentration + (counts[p] + rest) * np.float64(μ[p - first])
+        log_evidence[user] += total
 
 
 @compiled
 def sum_rows(  # type: ignore[no-untyped-def]
-    start, stop, indptr, indices, order, cells, items, users, user_means, allocated, exposed
+    start, stop, indptr, indices, order, shares, excess, users, items, allocated, exposed
 ):  # fmt: skip
     """Add to each item's sums the latent variables of its non-zeros; `order` finds them among the users'.
 
-    `user_means` is None for Poisson, which has nothing to add to `exposed`.
+    `users` is rows × 1 × K, geometric means, or rows × 2 × K, with the means beside them: one row brings both. `excess`
+    is None for Poisson, which has nothing to add to `exposed`.
     """
-    n_components, end, line = users.shape[1], indptr[stop] - 1, CACHE_LINE // users.itemsize
+    n_components, end, line = users.shape[2], indptr[stop] - 1, CACHE_LINE // users.itemsize
     zero = users.dtype.type(0)
     row_allocated, row_exposed = np.empty(n_components, users.dtype), np.empty(n_components, users.dtype)
     sum_allocated, sum_exposed = np.empty(n_components), np.empty(n_components)
@@ -352,23 +281,23 @@ def sum_rows(  # type: ignore[no-untyped-def]
             row_allocated[:] = zero
             row_exposed[:] = zero
             for p in range(run, min(run + RUN, last)):
-                _prefetch(cells, order[min(p + 2 * AHEAD, end)], 0)
-                ahead = indices[min(p + AHEAD, end)]
-                user, share = indices[p], cells[order[p], 0]
-                _fetch(users, ahead, line)
+                ahead, user = order[min(p + 2 * AHEAD, end)], indices[p]
+                _prefetch(shares, ahead)
+                _fetch(users, indices[min(p + AHEAD, end)], line)
+                share = shares[order[p]]
                 for k in range(n_components):
-                    row_allocated[k] += share * users[user, k]
-                if user_means is not None:
-                    excess = cells[order[p], 1]
-                    _fetch(user_means, ahead, line)
+                    row_allocated[k] += share * users[user, 0, k]
+                if excess is not None:
+                    _prefetch(excess, ahead)
+                    more = excess[order[p]]
                     for k in range(n_components):
-                        row_exposed[k] += excess * user_means[user, k]
+                        row_exposed[k] += more * users[user, 1, k]
             for k in range(n_components):
                 sum_allocated[k] += row_allocated[k]
                 sum_exposed[k] += row_exposed[k]
         for k in range(n_components):
             allocated[item, k] += items[item, k] * sum_allocated[k]
-            if user_means is not None:
+            if excess is not None:
                 exposed[item, k] += sum_exposed[k]
 
 
