@@ -1,0 +1,22 @@
+"""Judging models: `evaluate` one, `compare` several; `log_likelihood` and `calibration` of those that have a law."""
+
+from nbmf.evaluation.comparison import Comparison, compare
+from nbmf.evaluation.judged import Factorized, ScoresItems
+from nbmf.evaluation.metrics import ndcg
+from nbmf.evaluation.predictive import Calibration, calibration, log_likelihood
+from nbmf.evaluation.protocol import Evaluation, evaluate
+from nbmf.evaluation.resampling import Metric
+
+__all__ = [
+    "Calibration",
+    "Comparison",
+    "Evaluation",
+    "Factorized",
+    "Metric",
+    "ScoresItems",
+    "calibration",
+    "compare",
+    "evaluate",
+    "log_likelihood",
+    "ndcg",
+]

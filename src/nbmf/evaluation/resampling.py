@@ -1,0 +1,91 @@
+"""How sure a mean over users is: percentile bootstrap, users drawn with replacement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+Array = NDArray[np.float64]
+
+BLOCK_CELLS = 4_000_000  # resamples × users held at a time
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, eq=False)
+class Metric:
+    """One number for a model, and how sure it is.
+
+    mean : over the users who have one, or for a likelihood over the cells
+    interval : lowest and highest of the middle 95 % of the means of resampled users
+    per_user : array of n_users numbers; nan for users left out of this metric
+    n_users : how many were not left out
+    """
+
+    mean: float
+    interval: tuple[float, float]
+    per_user: Array = field(repr=False)
+    n_users: int
+
+
+def resampled_ratios(numerators: Array, denominators: Array, n_boot: int, seed: int) -> Array:
+    """Return Σ numerators / Σ denominators over users drawn with replacement, n_boot times.
+
+    numerators, denominators : arrays users × metrics
+
+    One seed and one number of users give the same draws, so that two calls can be compared draw by draw. They come from
+    NumPy's legacy generator, whose stream is frozen.
+    """
+    n_users, n_metrics = numerators.shape
+    both = np.concatenate((numerators, denominators), axis=1)
+    sums, rng = np.empty((n_boot, 2 * n_metrics)), np.random.RandomState(seed)
+    step = max(1, min(n_boot, BLOCK_CELLS // max(n_users, 1)))
+    times = np.empty((step, n_users))  # how often each user was drawn
+    with threadpool_limits(1, user_api="blas"):  # the sums must not depend on the number of threads
+        for start in range(0, n_boot, step):
+            block = times[: min(step, n_boot - start)]
+            for row in block:
+                row[:] = np.bincount(rng.randint(n_users, size=n_users), minlength=n_users)
+            np.matmul(block, both, out=sums[start : start + len(block)])
+    with np.errstate(invalid="ignore"):
+        ratios: Array = (
+            sums[:, :n_metrics] / sums[:, n_metrics:]
+        )  # 0/0, nan, where a draw met nobody who has the metric
+    return ratios
+
+
+def resampled_means(values: Array, n_boot: int, seed: int) -> Array:
+    """Return the means of resampled users, n_boot × metrics; a nan among the values (users × metrics) is left out."""
+    present = ~np.isnan(values)
+    return resampled_ratios(np.where(present, values, 0.0), present.astype(np.float64), n_boot, seed)
+
+
+def intervals(means: Array) -> list[tuple[float, float]]:
+    """Return the middle 95 % of each column; (nan, nan) where there is nothing."""
+    found = []
+    for column in means.T:
+        known = column[~np.isnan(column)]
+        low, high = np.quantile(known, ((1 - LEVEL) / 2, (1 + LEVEL) / 2)) if len(known) else (np.nan, np.nan)
+        found.append((float(low), float(high)))
+    return found
+
+
+def summaries(values: Array, rows: NDArray[np.intp], n_users: int, n_boot: int, seed: int) -> list[Metric]:
+    """Return each column's mean and interval; `rows` says whose values these are among n_users users."""
+    found = []
+    bounds = intervals(resampled_means(values, n_boot, seed))
+    for column, interval in zip(values.T, bounds, strict=True):
+        known = ~np.isnan(column)
+        per_user = np.full(n_users, np.nan)
+        per_user[rows] = column
+        mean = float(column[known].mean()) if known.any() else float("nan")
+        found.append(Metric(mean, interval, per_user, int(known.sum())))
+    return found
+
+
+def check_boot(n_boot: int) -> None:
+    """Raise ValueError unless there is something to take a percentile of."""
+    if not isinstance(n_boot, int | np.integer) or n_boot < 1:
+        raise ValueError(f"n_boot is {n_boot!r}; it must be a whole number from 1")
