@@ -16,6 +16,7 @@ from nbmf.backends.reference import Reference
 from nbmf.factors import Point, Prior
 from nbmf.interactions import Counts
 from nbmf.likelihood import NegativeBinomial, Poisson
+from nbmf.model import total_log_base
 from nbmf.ties import Ties, tie_items
 
 BACKENDS = [Cpu(n_threads=2)]
@@ -23,10 +24,10 @@ LAWS = [Poisson(), NegativeBinomial(0.3), NegativeBinomial(10.0)]
 PRIOR = Prior(0.8, 1.3)
 
 
-def counts_of(matrix, dtype=np.float64):
+def counts_of(matrix, dtype=np.float64, unknown=None):
     csr = sp.csr_array(np.asarray(matrix))
     csr.eliminate_zeros()
-    return Counts.of(csr, np.dtype(dtype))
+    return Counts.of(csr, np.dtype(dtype), None if unknown is None else sp.csr_array(unknown))
 
 
 def posteriors(shape, n_components, dtype, seed=0):
@@ -44,16 +45,16 @@ def ties_of(n_items, n_clusters, seed=1):
     return Ties(np.random.default_rng(seed).integers(0, n_clusters, n_items).astype(np.int32), n_clusters)
 
 
-def assert_same(backend, counts, users, items, law, ties, rtol):
+def assert_same(backend, counts, users, items, law, ties, rtol, atol=0.0):
     ours, plain = (b.expect(counts, users, items, law, ties) for b in (backend, Reference()))
-    total = float(counts.by_user.data.sum())
+    total = counts.total
     assert ours.log_evidence == pytest.approx(plain.log_evidence, rel=rtol, abs=rtol * (1 + total))
     user_means = users.mean * np.float32(1.5)  # CAVI hands over the new means
     by_item = [b.sum_by_item(counts, e, user_means) for b, e in ((backend, ours), (Reference(), plain))]
     for mine, reference in ((ours.user_sums, plain.user_sums), by_item):
         np.testing.assert_allclose(mine.allocated, reference.allocated, rtol=rtol, atol=1e-30)
         exposed = np.broadcast_to(mine.exposed, reference.exposed.shape)
-        np.testing.assert_allclose(exposed, reference.exposed, rtol=rtol)
+        np.testing.assert_allclose(exposed, reference.exposed, rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -74,6 +75,81 @@ def test_sums_and_evidence_of_any_counts(matrix, n_components, law, n_clusters):
     ties = ties_of(matrix.shape[1], n_clusters) if n_clusters else None
     for backend in BACKENDS:
         assert_same(backend, counts, users, items, law, ties, rtol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("n_clusters", [None, 5])
+@pytest.mark.parametrize("law", LAWS, ids=str)
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_unknown_cells_are_not_zeros(backend, law, n_clusters, dtype):
+    """Zero and non-zero cells left out, one user's whole row and one item's whole column among them."""
+    unknown = np.random.default_rng(8).random((30, 20)) < 0.2
+    unknown[4], unknown[:, 7] = True, True
+    counts = counts_of(small_matrix(), dtype, unknown)
+    users, items = posteriors((30, 20), 7, dtype)
+    ties = ties_of(20, n_clusters) if n_clusters else None
+    rtol = 1e-12 if dtype == "float64" else 3e-6
+    assert_same(backend, counts, users, items, law, ties, rtol, atol=rtol * 10)
+    sums = backend.expect(counts, users, items, law, ties).user_sums
+    assert np.all(sums.allocated[4] == 0)
+    np.testing.assert_allclose(np.broadcast_to(sums.exposed, users.mean.shape)[4], 0, atol=rtol * 10)
+
+
+def test_unknown_cells_are_literally_left_out():
+    """The objective is that of the other cells, whatever count an unknown cell has."""
+    Y, unknown = small_matrix(6, 4, seed=2), np.zeros((6, 4), bool)
+    unknown[1, 2] = unknown[3, :] = True
+    W, H = posteriors(Y.shape, 3, np.float64, seed=5)
+    law = NegativeBinomial(0.7)
+    found = [
+        Cpu().expect(counts_of(matrix, unknown=unknown), W, H, law, None).log_evidence
+        for matrix in (Y, np.where(unknown, 99, Y))
+    ]
+    μ, λ = W.mean @ H.mean.T, W.geometric_mean @ H.geometric_mean.T
+    cells = np.where(Y > 0, Y * np.log(λ), 0) + law.log_evidence(Y, μ) - law.log_base(Y)
+    assert found == pytest.approx([cells[~unknown].sum()] * 2, rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(("shape", "n_clusters"), [((30, 1), None), ((30, 1), 5), ((1, 20), None)])
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_concentrations_of_users_and_of_items(backend, shape, n_clusters, dtype):
+    unknown = np.random.default_rng(8).random((30, 20)) < 0.1
+    law = NegativeBinomial(np.random.default_rng(9).gamma(1.0, 1.0, shape) + 0.05)
+    users, items = posteriors((30, 20), 7, dtype)
+    ties = ties_of(20, n_clusters) if n_clusters else None
+    rtol = 1e-12 if dtype == "float64" else 3e-6
+    assert_same(backend, counts_of(small_matrix(), dtype, unknown), users, items, law, ties, rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("n_clusters", [None, 5])
+@pytest.mark.parametrize("group", ["all", "user", "item"])
+@pytest.mark.parametrize("backend", [Reference(), *BACKENDS], ids=str)
+def test_slopes_are_those_of_the_evidence(backend, group, n_clusters):
+    """∂/∂α and ∂²/∂α², against differences of the objective itself, with one α, one a user and one an item."""
+    if group == "item" and n_clusters:
+        pytest.skip("the cells of a cluster share one α")
+    unknown = np.random.default_rng(8).random((30, 20)) < 0.1
+    counts = counts_of(small_matrix(), unknown=unknown)
+    users, items = posteriors((30, 20), 7, np.float64)
+    ties = ties_of(20, n_clusters) if n_clusters else None
+    shape = {"all": (), "user": (30, 1), "item": (1, 20)}[group]
+    α = np.random.default_rng(9).gamma(1.0, 1.0, shape) + 0.3
+
+    def evidence(value):
+        law = NegativeBinomial(float(value) if group == "all" else value)
+        return total_log_base(law, counts) + backend.expect(counts, users, items, law, ties).log_evidence
+
+    law = NegativeBinomial(float(α) if group == "all" else α)
+    slope, curvature = backend.slopes(counts, backend.expect(counts, users, items, law, ties), group)
+    assert slope.shape == curvature.shape == shape
+    for place in [(), (3, 0), (17, 0)] if group == "user" else [(), (0, 4)] if group == "item" else [()]:
+        step = np.zeros(shape)
+        step[place or ...] = 1e-3
+        low, middle, high = evidence(α - step), evidence(α), evidence(α + step)
+        which = np.s_[place] if place else np.s_[...]
+        assert np.sum(slope[which]) == pytest.approx((high - low) / 2e-3, rel=1e-4)
+        assert np.sum(curvature[which]) == pytest.approx((high - 2 * middle + low) / 1e-6, rel=1e-3)
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
@@ -177,7 +253,7 @@ def test_same_bits_wherever_the_arrays_lie(n_components):
         )
         allocated[:] = np.random.default_rng(0).gamma(1, 1, allocated.shape)
         exposed[:] = np.random.default_rng(1).gamma(1, 1, allocated.shape)
-        gamma_rows(0, 2, 0.5, 0.5, allocated, exposed, False, mean, geometric_mean, *rows)
+        gamma_rows(0, 2, 0.5, np.array([0.5]), allocated, exposed, mean, geometric_mean, *rows)
         seen.add(b"".join(array.tobytes() for array in (mean, geometric_mean, *rows)))
     assert len(seen) == 1
 

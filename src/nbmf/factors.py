@@ -55,10 +55,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Prior:
-    """Gamma(shape, rate), the same for every entry of one side."""
+    """Gamma(shape, rate), the same for every entry of one side; or with a rate for each row, an array rows × 1."""
 
     shape: float
-    rate: float
+    rate: float | Array
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Gamma:
     mean: Array
     geometric_mean: Array
     exposed: Array
-    prior_rate: float
+    prior_rate: float | Array
     row_means: NDArray[np.float64]
     row_logs: NDArray[np.float64]
     row_entropies: NDArray[np.float64]
@@ -83,7 +83,7 @@ class Gamma:
     @property
     def rate(self) -> Array:
         """Rates, rows × K or 1 × K."""
-        return self.exposed + self.exposed.dtype.type(self.prior_rate)
+        return self.exposed + np.asarray(self.prior_rate, self.exposed.dtype)
 
     @property
     def shape(self) -> Array:
@@ -97,8 +97,8 @@ class Gamma:
 
     def divergence(self, prior: Prior) -> float:
         """KL(q‖prior) = −entropy − ⟨ln prior⟩, summed over all entries."""
-        log_normalizer = prior.shape * np.log(prior.rate) - gammaln(prior.shape)
-        expected_log_prior = (
-            self.mean.size * log_normalizer + (prior.shape - 1) * self.row_logs.sum() - prior.rate * self.total
-        )
-        return float(-self.row_entropies.sum() - expected_log_prior)
+        n_rows, n_components = self.mean.shape
+        rate = np.broadcast_to(np.asarray(prior.rate, np.float64).ravel(), n_rows)
+        log_normalizer = n_components * (prior.shape * np.log(rate) - gammaln(prior.shape))
+        expected_log_prior = log_normalizer + (prior.shape - 1) * self.row_logs - rate * self.row_means
+        return float(-self.row_entropies.sum() - expected_log_prior.sum())

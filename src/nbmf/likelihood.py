@@ -20,17 +20,22 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betaln, gammaln, xlogy
+from scipy.special import betaln, digamma, gammaln, polygamma, xlogy
 
 Array = NDArray[np.floating[Any]]
+Concentration = float | Array
+"""One number for all cells, or an array users × 1 or 1 × items."""
 
 
 class Likelihood(Protocol):
     """What inference asks of the law of the counts."""
 
     @property
-    def concentration(self) -> float:
+    def concentration(self) -> Concentration:
         """α: large is close to Poisson, infinity is Poisson."""
+
+    def at(self, rows: NDArray[Any], columns: NDArray[Any]) -> Likelihood:
+        """Return the law of the cells in these rows and columns, one after another."""
 
     def exposure(self, count: ArrayLike, intensity: ArrayLike) -> Array:
         """Mean of a given the count, E[a | y, μ]."""
@@ -50,6 +55,10 @@ class Poisson:
     def concentration(self) -> float:
         """Infinite: no over-dispersion."""
         return math.inf
+
+    def at(self, rows: NDArray[Any], columns: NDArray[Any]) -> Poisson:
+        """Return itself: it is the same in every cell."""
+        return self
 
     def exposure(self, count: ArrayLike, intensity: ArrayLike) -> Array:
         """Return 1, whatever the count."""
@@ -75,14 +84,22 @@ class NegativeBinomial:
     array([0.33, 1.  , 7.  ])
     """
 
-    concentration: float = 1.0
+    concentration: Concentration = 1.0
 
     def __post_init__(self) -> None:
         """Refuse an α for which there is no gamma law."""
-        if not isinstance(self.concentration, Real) or not 1e-30 < self.concentration < 1e30:
+        α = self.concentration
+        if not isinstance(α, Real | np.ndarray) or not np.all((np.asarray(α) > 1e-30) & (np.asarray(α) < 1e30)):
             raise ValueError(
                 f"concentration is {self.concentration!r}; it must be a positive number (large is close to Poisson)"
             )
+
+    def at(self, rows: NDArray[Any], columns: NDArray[Any]) -> NegativeBinomial:
+        """Return the law of the cells in these rows and columns, one after another."""
+        α = self.concentration
+        if not isinstance(α, np.ndarray):
+            return self
+        return NegativeBinomial(α[rows if len(α) > 1 else 0, columns if α.shape[1] > 1 else 0])
 
     def exposure(self, count: ArrayLike, intensity: ArrayLike) -> Array:
         """Return (α + y)/(α + μ), the mean of q(a) in Eq. (update_a)."""
@@ -98,6 +115,17 @@ class NegativeBinomial:
         """Return lnΓ(α+y) − lnΓ(α) − ln y! − y ln(α+μ) − α ln(1 + μ/α)."""
         α, μ = self.concentration, np.asarray(intensity)
         return np.asarray(self.log_base(count) - xlogy(count, α + μ) - α * np.log1p(μ / α))
+
+    def slope(self, count: ArrayLike, intensity: ArrayLike) -> Array:
+        """Return ∂/∂α of `log_evidence`: ψ(α+y) − ψ(α) − ln(1 + μ/α) + (μ−y)/(α+μ)."""
+        α, y, μ = self.concentration, np.asarray(count), np.asarray(intensity)
+        return np.asarray(digamma(α + y) - digamma(α) - np.log1p(μ / α) + (μ - y) / (α + μ))
+
+    def curvature(self, count: ArrayLike, intensity: ArrayLike) -> Array:
+        """Return ∂²/∂α² of `log_evidence`: ψ'(α+y) − ψ'(α) + μ/(α(α+μ)) − (μ−y)/(α+μ)²."""
+        α, y, μ = self.concentration, np.asarray(count), np.asarray(intensity)
+        of_counts = polygamma(1, α + y) - polygamma(1, α)
+        return np.asarray(of_counts + μ / (α * (α + μ)) - (μ - y) / (α + μ) ** 2)
 
 
 def log_probability(likelihood: Likelihood, count: ArrayLike, intensity: ArrayLike) -> Array:

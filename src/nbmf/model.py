@@ -64,10 +64,18 @@ def begin(model: Model, counts: Counts, backend: Backend, users: Array, items: A
 
     A start is no posterior, so it has no ELBO: its objective is −∞, and the first sweep cannot fall below it.
     """
-    values, times = np.unique(counts.by_user.data.astype(np.float64), return_counts=True)
-    log_base = float(model.likelihood.log_base(values) @ times)
+    log_base = total_log_base(model.likelihood, counts)
     state = observe(model, counts, backend, Point(users), Point(items), ties, log_base)
     return replace(state, objective=-math.inf)
+
+
+def total_log_base(likelihood: Likelihood, counts: Counts) -> float:
+    """Return the part of the objective that no factor enters."""
+    if not isinstance(likelihood.concentration, np.ndarray):
+        values, times = counts.values
+        return float(likelihood.log_base(values) @ times)
+    rows, columns, known = counts.cells
+    return float(likelihood.at(rows, columns).log_base(known).sum())
 
 
 def observe(
@@ -95,11 +103,17 @@ def observe(
     return State(model, users, items, ties, expectation, objective, log_base)
 
 
-def retie(state: State, ties: Ties, counts: Counts, backend: Backend) -> State:
+def retie(state: State, ties: Ties | None, counts: Counts, backend: Backend) -> State:
     """Tie other items together: the same factors under another bound, whose value is the new objective."""
     model, users, items, log_base = state.model, state.users, state.items, state.log_base
     del state  # as in CAVI.step
-    return observe(model, counts, backend, users, items, ties, log_base)
+    bayesian = isinstance(users, Gamma)  # MM starts with the items' sums
+    return observe(model, counts, backend, users, items, ties, log_base, sum_users=bayesian)
+
+
+def revive(state: State, counts: Counts, backend: Backend) -> State:
+    """Return a kept state, one that a sweep has made, with its allocations and exposures."""
+    return replace(retie(state, state.ties, counts, backend), trail=state.trail)
 
 
 def with_item_rate(model: Model, items: Factor) -> Model:

@@ -42,7 +42,7 @@ class Expectation(Protocol):
 
 
 class Backend(Protocol):
-    """The three passes an algorithm is made of."""
+    """The passes an algorithm is made of."""
 
     def expect(
         self,
@@ -58,6 +58,12 @@ class Backend(Protocol):
 
     def sum_by_item(self, counts: Counts, expectation: Any, user_means: Array) -> Sums:
         """Sum what this backend's `expect` found over each item's cells, with the given users' means."""
+
+    def slopes(self, counts: Counts, expectation: Any, group: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return ∂/∂α and ∂²/∂α² of the log-evidence at the intensities of an expectation.
+
+        group : sum over "all" cells (a number), those of each "user" (n_users × 1) or of each "item" (1 × n_items)
+        """
 
     def conditional(self, prior: Prior, sums: Sums) -> Gamma:
         """Return Gamma(prior shape + allocated, prior rate + exposed) with its moments: Eqs. (update_w), (update_h)."""

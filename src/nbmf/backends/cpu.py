@@ -16,12 +16,13 @@ import numba
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.special import digamma, polygamma
 from threadpoolctl import ThreadpoolController
 
-from nbmf.backends import Sums, kernels
+from nbmf.backends import Sums, kernels, tiles
 from nbmf.factors import Factor, Gamma, Prior
 from nbmf.interactions import Counts
-from nbmf.likelihood import Likelihood
+from nbmf.likelihood import Likelihood, Poisson
 from nbmf.ties import Ties
 
 Array = NDArray[np.floating[Any]]
@@ -46,7 +47,7 @@ class SparseExpectation:
 
     users: Factor
     items: Factor
-    concentration: float
+    likelihood: Likelihood
     ties: Ties | None
     shares: Array
     excess: Array | None
@@ -79,7 +80,7 @@ class Cpu:
         sum_users: bool = True,
     ) -> SparseExpectation:
         """Infer allocations and exposures, Eqs. (update_c) and (update_a), and sum them for each user in one walk."""
-        by_user, α, dtype = counts.by_user, likelihood.concentration, users.mean.dtype
+        by_user, dtype = counts.by_user, users.mean.dtype
         walk = _walk(by_user)
         shares, allocated = np.empty(by_user.nnz, dtype), np.empty_like(users.mean) if sum_users else None
         log_evidence = np.zeros(by_user.shape[0])
@@ -87,32 +88,44 @@ class Cpu:
         allocate = partial(_call, kernels.allocate_rows, (*walk, *factors, shares, allocated, log_evidence))
         excess = unseen = None
         exposed: Array | None
-        if α == np.inf:
+        if isinstance(likelihood, Poisson):
             exposed = self._sum_rows(items.mean)[None, :].astype(dtype)
             log_evidence[:1] = -self._sum_rows(users.mean) @ self._sum_rows(items.mean)
+            if counts.unknown is not None:
+                left_out = counts.unknown @ items.mean
+                log_evidence += (users.mean * left_out).sum(axis=1, dtype=np.float64)
+                exposed = np.maximum(exposed - left_out, 0)  # below 0 is rounding
             self._share_out(by_user.indptr, allocate)
         else:
+            by_user_α, by_item_α = _concentrations(likelihood, by_user.shape[0], dtype)
             labels = sizes = None
             excess, exposed = np.empty_like(shares), np.empty_like(users.mean) if sum_users else None
             if ties is not None:
                 labels, sizes = _unsigned(ties.labels), np.array(list(map(len, ties.members)), dtype)
                 unseen = np.empty((len(users.mean), ties.n_clusters), dtype)
-            settings = (users.mean, items.mean, dtype.type(α), labels, sizes)
-            expose = partial(_call, kernels.expose_rows, (*walk, *settings, excess, unseen, exposed, log_evidence))
+            means, found = (users.mean, items.mean), (exposed, log_evidence)
+            if by_item_α is None:
+                settings = (by_user_α, labels, sizes, excess, unseen)
+                expose = partial(_call, kernels.expose_rows, (*walk, *means, *settings, *found))
+            else:
+                expose = partial(_call, kernels.expose_rows_by_item, (*walk, *means, by_item_α, excess, *found))
             if ties is None or unseen is None:
-                self._expose_unseen(users.mean, items.mean, items.mean, α, exposed, log_evidence, allocate, expose)
+                self._expose_unseen(*means, items.mean, (by_user_α, by_item_α), *found, allocate, expose)
             else:
                 sums = self._sum_clusters(ties, items.mean)
                 self._tie(by_user.indptr, users.mean, sums, unseen, exposed, allocate, expose)
         user_sums = None if allocated is None or exposed is None else Sums(allocated, exposed)
-        return SparseExpectation(users, items, α, ties, shares, excess, unseen, user_sums, float(log_evidence.sum()))
+        total = float(log_evidence.sum())
+        return SparseExpectation(users, items, likelihood, ties, shares, excess, unseen, user_sums, total)
 
     def sum_by_item(self, counts: Counts, expectation: SparseExpectation, user_means: Array) -> Sums:
         """Sum the same allocations and exposures for each item, Eq. (update_h)."""
-        users, items, ties, α = expectation.users, expectation.items, expectation.ties, expectation.concentration
+        users, items, ties = expectation.users, expectation.items, expectation.ties
         allocated, excess = np.zeros_like(items.mean), expectation.excess
         if excess is None:
             exposed = self._sum_rows(user_means)[None, :].astype(user_means.dtype)
+            if counts.unknown is not None:
+                exposed = np.maximum(exposed - counts.unknown.T @ user_means, 0)
         elif ties is None:
             exposed = np.empty_like(items.mean)
         else:
@@ -127,7 +140,11 @@ class Cpu:
         starts = np.cumsum([0, *(block.shape[1] for block in counts.by_item)]).tolist()
         if excess is not None and ties is None:
             walks = map(walk, counts.by_item, starts)
-            self._expose_unseen(items.mean, users.mean, user_means, α, exposed, None, *walks)
+            by_user, by_item = _concentrations(expectation.likelihood, len(users.mean), users.mean.dtype)
+            if by_item is None and np.ndim(expectation.likelihood.concentration) == 0:
+                by_item = np.full(len(items.mean), by_user[0])
+            αs = (by_item, by_user if by_item is None else None)
+            self._expose_unseen(items.mean, users.mean, user_means, αs, exposed, None, *walks)
         else:
             for block, start in zip(counts.by_item, starts[:-1], strict=True):
                 self._share_out(block.indptr, walk(block, start))
@@ -138,27 +155,99 @@ class Cpu:
         """Return the posterior and its moments, in double precision until they are stored."""
         mean, geometric_mean = np.empty_like(sums.allocated), np.empty_like(sums.allocated)
         rows = [np.empty(len(mean)) for _ in range(3)]
-        constants = (float(prior.shape), float(prior.rate))
-        arguments = (*constants, *sums, len(sums.exposed) < len(mean), mean, geometric_mean, *rows)
+        constants = float(prior.shape), np.asarray(prior.rate, np.float64).reshape(-1)
+        arguments = (*constants, *sums, mean, geometric_mean, *rows)
         even = np.zeros(len(mean) + 1)
         self._share_out(even, partial(_call, kernels.gamma_rows, arguments))
         return Gamma(mean, geometric_mean, sums.exposed, prior.rate, *rows)
+
+    def slopes(
+        self, counts: Counts, expectation: SparseExpectation, group: str
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """∂/∂α and ∂²/∂α² of the log-evidence: the cells as if every count were 0, and what the stored ones differ."""
+        law, by_user = expectation.likelihood, counts.by_user
+        rows = np.repeat(np.arange(by_user.shape[0]), np.diff(by_user.indptr))
+        α = np.broadcast_to(np.asarray(law.at(rows, by_user.indices).concentration, np.float64), by_user.nnz)
+        y, known = by_user.data.astype(np.float64), by_user.data > 0
+        if expectation.excess is None:
+            raise TypeError(f"{type(law).__name__} has no concentration to learn")
+        excess = expectation.excess.astype(np.float64)
+        by_all = {"all": np.zeros_like(rows), "user": rows, "item": by_user.indices}[group]
+        if expectation.ties is None or expectation.unseen is None:
+            found = self._unseen_slopes(expectation, group)
+            # y/(α+μ) of a count; of an unknown cell −α/(α+μ), and all of it goes
+            e = np.where(known, 1.0, -excess)
+            slope = np.where(known, -excess, -(np.log(e) + 1 - e))
+            curvature = np.where(known, excess**2 / np.where(known, y, 1.0), -((1 - e) ** 2) / α)
+        else:
+            found = self._tied_slopes(expectation, rows, by_user.indices)
+            a = np.where(known, excess + expectation.unseen[rows, expectation.ties.labels[by_user.indices]], 1.0)
+            denominator = np.where(known, (α + y) / a, 1.0)  # α + μ
+            slope = np.where(known, 1 - a - np.log(denominator / α), 0.0)
+            curvature = np.where(known, (denominator - α) / (α * denominator) - (1 - a) / denominator, 0.0)
+        positive = np.where(known, y, 0.0)
+        slope += digamma(α + positive) - digamma(α)
+        curvature += polygamma(1, α + positive) - polygamma(1, α)
+        shape = {"all": (), "user": (-1, 1), "item": (1, -1)}[group]
+        sums = []
+        for of_unseen, of_stored in zip(found, (slope, curvature), strict=True):
+            total = of_unseen if group != "all" else of_unseen.sum(keepdims=True)
+            sums.append((total + np.bincount(by_all, of_stored, len(total))).reshape(shape))
+        return sums[0], sums[1]
+
+    def _unseen_slopes(
+        self, expectation: SparseExpectation, group: str
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Sums over each user's, or each item's, cells as if every count were 0, by tiles."""
+        rows, columns = expectation.users.mean, expectation.items.mean
+        by_row, by_item = _concentrations(expectation.likelihood, len(rows), rows.dtype)
+        if group == "item":
+            rows, columns = columns, rows
+            by_row = np.full(len(rows), by_row[0]) if by_item is None else by_item
+        slopes, curvatures = np.zeros((2, len(rows)))
+        transposed = np.ascontiguousarray(columns.T)
+
+        def add(top: int) -> None:
+            block = slice(top, top + TILE_ROWS)
+            for left in range(0, len(columns), TILE_COLUMNS):
+                tile = rows[block] @ transposed[:, left : left + TILE_COLUMNS]
+                tiles.slope_tile(tile, by_row[block], slopes[block], curvatures[block])
+
+        with self._blas.limit(limits=1, user_api="blas"):
+            self._run(add, range(0, len(rows), TILE_ROWS))
+        return slopes, curvatures
+
+    def _tied_slopes(
+        self, expectation: SparseExpectation, rows: NDArray[Any], columns: NDArray[Any]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Sums over each user's unseen cells, which share A_uc."""
+        unseen, ties = expectation.unseen, expectation.ties
+        assert unseen is not None
+        assert ties is not None
+        n_users, n_clusters = unseen.shape
+        stored = np.bincount(rows * n_clusters + ties.labels[columns], minlength=unseen.size).reshape(unseen.shape)
+        n_unseen = np.array(list(map(len, ties.members))) - stored
+        A = np.where(n_unseen > 0, unseen, 1.0).astype(np.float64)
+        α, _ = _concentrations(expectation.likelihood, n_users, np.dtype(np.float64))
+        slope, curvature = n_unseen * (np.log(A) + 1 - A), n_unseen * (1 - A) ** 2
+        return slope.sum(axis=1), curvature.sum(axis=1) / α
 
     def _expose_unseen(
         self,
         rows: Array,
         columns: Array,
         weights: Array,
-        α: float,
+        concentrations: tuple[Array | None, Array | None],
         exposed: Array | None,
         log_evidence: NDArray[np.float64] | None,
         *then: Callable[[int, int], None],
     ) -> None:
         """Exact exposures as if every count were 0, tile by tile; after each tile of rows, `then` does the non-zeros.
 
-        Sets `exposed` to Σ over columns of α/(α+μ) weights, and `log_evidence` to −α Σ ln(1 + μ/α); None: not wanted.
+        Sets `exposed` to Σ over columns of α/(α+μ) weights, and takes Σ α ln(1 + μ/α) off `log_evidence`; None: not
+        wanted. `concentrations` are those of the rows or those of the columns.
         """
-        transposed, concentration = np.ascontiguousarray(columns.T), rows.dtype.type(α)
+        transposed, (by_row, by_column) = np.ascontiguousarray(columns.T), concentrations
         # a multiple of four, so that two or four threads end together
         n_tiles = min(4 * -(-len(rows) // (4 * TILE_ROWS)), len(rows))
 
@@ -171,13 +260,14 @@ class Cpu:
                 right = min(left + TILE_COLUMNS, len(columns))
                 tile = buffer[: (bottom - top) * (right - left)].reshape(bottom - top, right - left)
                 np.matmul(rows[top:bottom], transposed[:, left:right], out=tile)
-                kernels.expose_tile(tile, concentration, logs)
+                if by_column is not None:
+                    tiles.expose_tile_by_column(tile, by_column[left:right], logs)
+                elif by_row is not None:
+                    tiles.expose_tile(tile, by_row[top:bottom], logs)
                 if exposed is not None:
                     total += tile @ weights[left:right]
             if exposed is not None:
                 exposed[top:bottom] = total
-            if logs is not None:
-                logs *= -α
             for walk in then:
                 walk(top, bottom)
 
@@ -292,3 +382,11 @@ def _walk(matrix: sp.csr_array) -> tuple[NDArray[Any], ...]:
 def _unsigned(positions: NDArray[Any]) -> NDArray[Any]:
     """Positions that compiled code need not test for being negative, which then count from the end."""
     return positions.view(f"u{positions.itemsize}")
+
+
+def _concentrations(likelihood: Likelihood, n_users: int, dtype: np.dtype[Any]) -> tuple[Array, Array | None]:
+    """Return the α of each user, and that of each item where it is the items' own; the users' then mean nothing."""
+    α = likelihood.concentration
+    if isinstance(α, np.ndarray) and α.shape[1] > 1:
+        return np.ones(n_users, dtype), α.astype(dtype).ravel()
+    return np.full(n_users, np.ravel(α), dtype), None

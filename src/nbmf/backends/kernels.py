@@ -17,7 +17,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from nbmf.backends.elementary import exp, log, log1p, lost_by_adding_1
+from nbmf.backends.elementary import exp, log, log1p
 
 RUN = 128
 AHEAD = 16  # non-zeros between asking for a factor row and using it
@@ -53,7 +53,7 @@ def _prefetch(typing: Any, array: Any, place: Any) -> Any:
 
 
 @compiled
-def _gamma_moments(a):  # type: ignore[no-untyped-def]
+def gamma_moments(a):  # type: ignore[no-untyped-def]
     """For a shape a, by Stirling's series at z = a + 8 and eight steps down: z, P, ε + D/P and δ such that
 
     ψ(a) = ln z − ε − D/P,   lnΓ(a) = (z−½) ln z − z + ½ ln 2π + δ − ln P,   P = a(a+1)…(a+7),  D = dP/da.
@@ -71,14 +71,16 @@ def _gamma_moments(a):  # type: ignore[no-untyped-def]
 
 @compiled
 def gamma_rows(  # type: ignore[no-untyped-def]
-    start, stop, prior_shape, prior_rate, allocated, exposed, shared, mean, geometric_mean,
+    start, stop, prior_shape, prior_rates, allocated, exposed, mean, geometric_mean,
     row_means, row_logs, row_entropies,
 ):  # fmt: skip
-    """Moments of Gamma(a, b), a = prior_shape + allocated, b = prior_rate + exposed; `shared`: one b for all rows.
+    """Moments of Gamma(a, b), a = prior_shape + allocated, b = prior rate + exposed.
+
+    `prior_rates` and `exposed` have a row for each row, or one for all of them.
 
         entropy = a − ln b + lnΓ(a) + (1−a)ψ(a) = 8.5 ln z − 8 + ½ ln 2π + δ − ln P + (a−1)(ε + D/P) − ln b
 
-    with the names of `_gamma_moments`. Terms of size a ln a never appear, so none cancel. Logarithms appear in sums
+    with the names of `gamma_moments`. Terms of size a ln a never appear, so none cancel. Logarithms appear in sums
     alone and are taken of products of two.
     """
     n_components = mean.shape[1]
@@ -86,10 +88,11 @@ def gamma_rows(  # type: ignore[no-untyped-def]
     z, p, b = np.ones(2 * half), np.ones(2 * half), np.ones(2 * half)
     value, drop, rest = np.empty(n_components), np.empty(n_components), np.empty(n_components)
     for row in range(start, stop):
-        rate_row = 0 if shared else row
+        prior_rate = prior_rates[row if len(prior_rates) > 1 else 0]
+        rate_row = row if len(exposed) > 1 else 0
         for k in range(n_components):
             a, rate = prior_shape + allocated[row, k], prior_rate + exposed[rate_row, k]
-            z[k], p[k], drop[k], delta = _gamma_moments(a)
+            z[k], p[k], drop[k], delta = gamma_moments(a)
             b[k] = rate
             rest[k] = delta + (a - 1.0) * drop[k]
             value[k] = a / rate
@@ -187,9 +190,10 @@ def allocate_rows(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """For each user, shares[p] = y/λ of the non-zeros, which says how to allocate them; their sum; Σ y ln λ is added.
 
-    `users` and `items` are geometric means. `allocated` is None if the sums are not wanted.
+    `users` and `items` are geometric means. `allocated` is None if the sums are not wanted. A negative count is that of
+    an unknown cell: nothing is allocated there.
     """
-    n_components, end = users.shape[1], indptr[stop] - 1
+    n_components, end, zero = users.shape[1], indptr[stop] - 1, users.dtype.type(0)
     λ = np.empty(np.max(indptr[start + 1 : stop + 1] - indptr[start:stop]), users.dtype)
     sums, run = np.empty(n_components), np.empty(n_components, users.dtype)
     for user in range(start, stop):
@@ -197,7 +201,7 @@ def allocate_rows(  # type: ignore[no-untyped-def]
         _intensities(λ, users, user, items, indices, first, last, end)
         for p in range(first, last):
             λ[p - first] = max(λ[p - first], least)
-            shares[p] = counts[p] / λ[p - first]
+            shares[p] = max(counts[p], zero) / λ[p - first]
         if allocated is not None:  # now, while the first-level cache has the items' rows
             _sum_rows(sums, run, items, indices, first, last, shares)
             for k in range(n_components):
@@ -206,37 +210,54 @@ def allocate_rows(  # type: ignore[no-untyped-def]
             λ[p] = log(λ[p])
         total = 0.0
         for p in range(first, last):
-            total += counts[p] * np.float64(λ[p - first])
+            total += max(counts[p], zero) * np.float64(λ[p - first])
         log_evidence[user] += total
 
 
 @compiled
+def _log_evidence_of_seen(counts, μ, concentration, rest):  # type: ignore[no-untyped-def]
+    """Σ −y ln(α+μ) − rest ln(1 + μ/α) over a user's stored cells; μ leaves as logarithms. With −y ln α apart.
+
+    An unknown cell has −α for y in the sum with ln(1 + μ/α): it takes off what was added as if its count were 0.
+    """
+    zero, one, total = μ.dtype.type(0), μ.dtype.type(1), 0.0
+    scale, log_concentration = one / concentration, log(np.float64(concentration))
+    for p in range(len(counts)):
+        μ[p] = log1p(μ[p] * scale)
+    for p in range(len(counts)):
+        count = np.float64(counts[p] if counts[p] >= zero else -concentration)
+        total -= max(counts[p], zero) * log_concentration + (count + rest) * np.float64(μ[p])
+    return total
+
+
+@compiled
 def expose_rows(  # type: ignore[no-untyped-def]
-    start, stop, indptr, indices, counts, users, items, concentration, labels, cluster_sizes,
+    start, stop, indptr, indices, counts, users, items, concentrations, labels, cluster_sizes,
     excess, unseen, exposed, log_evidence,
 ):  # fmt: skip
     """For each user, excess[p] = by how much ⟨a⟩ of a non-zero exceeds that of an unseen cell, and the sum of those.
 
     If exact that is y/(α+μ); `labels`, `cluster_sizes` and `unseen` are None, and `exposed` is added to. If tied it is
     ⟨a⟩ − A_uc; `unseen` comes with ⟨w_u⟩·S_c and leaves with A_uc, and `exposed` is set. `users` and `items` are means.
-    What depends on μ is added to `log_evidence`: −y ln(α+μ) = −y ln α − y ln(1 + μ/α), and −α ln(1 + μ/α) if tied
-    (tiles have done that otherwise). `exposed` is None if the sums are not wanted.
+    What depends on μ is added to `log_evidence`: −y ln(α+μ), and −α ln(1 + μ/α) if tied (tiles have done that
+    otherwise). `exposed` is None if the sums are not wanted. A negative count is that of an unknown cell: with −α in
+    its place ⟨a⟩ is 0.
     """
     n_components, end, one = users.shape[1], indptr[stop] - 1, users.dtype.type(1)
-    scale, log_concentration, rest = one / concentration, log(np.float64(concentration)), 0.0
-    longest = np.max(indptr[start + 1 : stop + 1] - indptr[start:stop])
+    zero, longest = users.dtype.type(0), np.max(indptr[start + 1 : stop + 1] - indptr[start:stop])
     μ, sums, run = np.empty(longest, users.dtype), np.empty(n_components), np.empty(n_components, users.dtype)
     if unseen is not None:
         n_unseen, logs = np.empty(unseen.shape[1], users.dtype), np.empty(unseen.shape[1], users.dtype)
-        clusters, rest = np.empty(longest, labels.dtype), np.float64(concentration)
+        clusters = np.empty(longest, labels.dtype)
     for user in range(start, stop):
-        first, last = indptr[user], indptr[user + 1]
+        first, last, concentration, rest = indptr[user], indptr[user + 1], concentrations[user], 0.0
         _intensities(μ, users, user, items, indices, first, last, end)
         if unseen is None:
             for p in range(first, last):
-                excess[p] = counts[p] / (concentration + μ[p - first])
+                count = counts[p] if counts[p] >= zero else -concentration
+                excess[p] = count / (concentration + μ[p - first])
         else:
-            shared = unseen[user]
+            shared, rest = unseen[user], np.float64(concentration)
             n_unseen[:] = cluster_sizes
             for p in range(last - first):
                 c = labels[indices[first + p]]
@@ -245,18 +266,41 @@ def expose_rows(  # type: ignore[no-untyped-def]
                 n_unseen[c] -= one
             log_evidence[user] += _tie(shared, n_unseen, concentration, logs)
             for p in range(first, last):
-                excess[p] = (concentration + counts[p]) / (concentration + μ[p - first])
+                count = counts[p] if counts[p] >= zero else -concentration
+                excess[p] = (concentration + count) / (concentration + μ[p - first])
             for p in range(first, last):
                 excess[p] -= shared[clusters[p - first]]
         if exposed is not None:
             _sum_rows(sums, run, items, indices, first, last, excess)
             for k in range(n_components):
                 exposed[user, k] = sums[k] if unseen is not None else exposed[user, k] + sums[k]
-        for p in range(last - first):
-            μ[p] = log1p(μ[p] * scale)
+        log_evidence[user] += _log_evidence_of_seen(counts[first:last], μ, concentration, rest)
+
+
+@compiled
+def expose_rows_by_item(  # type: ignore[no-untyped-def]
+    start, stop, indptr, indices, counts, users, items, item_concentrations, excess, exposed, log_evidence
+):  # fmt: skip
+    """`expose_rows`, exact, with the α of the item."""
+    n_components, end = users.shape[1], indptr[stop] - 1
+    zero, longest = users.dtype.type(0), np.max(indptr[start + 1 : stop + 1] - indptr[start:stop])
+    μ, sums, run = np.empty(longest, users.dtype), np.empty(n_components), np.empty(n_components, users.dtype)
+    for user in range(start, stop):
+        first, last = indptr[user], indptr[user + 1]
+        _intensities(μ, users, user, items, indices, first, last, end)
         total = 0.0
         for p in range(first, last):
-            total -= counts[p] * log_concentration + (counts[p] + rest) * np.float64(μ[p - first])
+            α = item_concentrations[indices[p]]
+            count = counts[p] if counts[p] >= zero else -α
+            excess[p] = count / (α + μ[p - first])
+        for p in range(first, last):
+            α = np.float64(item_concentrations[indices[p]])
+            count = np.float64(counts[p]) if counts[p] >= zero else -α
+            total -= max(counts[p], zero) * log(α) + count * log1p(np.float64(μ[p - first]) / α)
+        if exposed is not None:
+            _sum_rows(sums, run, items, indices, first, last, excess)
+            for k in range(n_components):
+                exposed[user, k] += sums[k]
         log_evidence[user] += total
 
 
@@ -299,28 +343,3 @@ def sum_rows(  # type: ignore[no-untyped-def]
             allocated[item, k] += items[item, k] * sum_allocated[k]
             if excess is not None:
                 exposed[item, k] += sum_exposed[k]
-
-
-@compiled
-def expose_tile(intensity, concentration, row_logs):  # type: ignore[no-untyped-def]
-    """Replace each intensity μ of a tile by the exposure α/(α+μ) of an unseen cell; add Σ ln(1 + μ/α) to `row_logs`.
-
-    Logarithms are taken of products of eight: 1 + μ/α < 10³⁸ keeps those finite. None: no logarithms wanted.
-    """
-    n_rows, n_columns = intensity.shape
-    scale, eighth = 1.0 / np.float64(concentration), n_columns // 8
-    for row in range(n_rows):
-        if row_logs is not None:
-            total = 0.0
-            for j in range(eighth):
-                product = 1.0
-                for part in range(8):
-                    x = np.float64(intensity[row, part * eighth + j]) * scale
-                    product *= 1.0 + x
-                    total += lost_by_adding_1(min(x, 1.0))
-                total += log(product)
-            for j in range(8 * eighth, n_columns):
-                total += log1p(np.float64(intensity[row, j]) * scale)
-            row_logs[row] += total
-        for j in range(n_columns):
-            intensity[row, j] = concentration / (concentration + intensity[row, j])

@@ -12,7 +12,7 @@ from scipy.special import digamma, gammaln, xlogy
 from nbmf.backends import Sums
 from nbmf.factors import Factor, Gamma, Prior
 from nbmf.interactions import Counts
-from nbmf.likelihood import Likelihood
+from nbmf.likelihood import Likelihood, NegativeBinomial
 from nbmf.ties import Ties
 
 Array = NDArray[np.floating[Any]]
@@ -24,6 +24,7 @@ class DenseExpectation:
 
     users: Factor
     items: Factor
+    likelihood: Likelihood
     share: Array
     exposure: Array
     log_evidence: float
@@ -51,15 +52,18 @@ class Reference:
     ) -> DenseExpectation:
         """Eqs. (update_c) and (update_a)."""
         count = counts.by_user.toarray()
+        unknown = count < 0  # not part of the data at all
+        count[unknown] = 0
         geometric_intensity = users.geometric_mean @ items.geometric_mean.T
         intensity: Array = users.mean @ items.mean.T
         if ties is not None:
-            intensity = pool_unseen(intensity, count == 0, ties)
+            intensity = pool_unseen(intensity, (count == 0) & ~unknown, ties)
         share = np.divide(count, geometric_intensity, out=np.zeros_like(count), where=count > 0)
         log_evidence = xlogy(count, geometric_intensity) + likelihood.log_evidence(count, intensity)
         log_evidence -= likelihood.log_base(count)
         exposure = likelihood.exposure(count, intensity)
-        return DenseExpectation(users, items, share, exposure, float(log_evidence.sum(dtype=np.float64)))
+        log_evidence[unknown], exposure[unknown] = 0, 0
+        return DenseExpectation(users, items, likelihood, share, exposure, float(log_evidence.sum(dtype=np.float64)))
 
     def sum_by_item(self, counts: Counts, expectation: DenseExpectation, user_means: Array) -> Sums:
         """Return the two sums of Eq. (update_h)."""
@@ -67,9 +71,28 @@ class Reference:
         allocated = expectation.items.geometric_mean * (share.T @ expectation.users.geometric_mean)
         return Sums(allocated, exposure.T @ user_means)
 
+    def slopes(
+        self, counts: Counts, expectation: DenseExpectation, group: str
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """∂/∂α and ∂²/∂α² of the log-evidence, summed over cells; ⟨a⟩ = (α+y)/(α+μ) tells μ."""
+        law, count = expectation.likelihood, counts.by_user.toarray().astype(np.float64)
+        if not isinstance(law, NegativeBinomial):
+            raise TypeError(f"{type(law).__name__} has no concentration to learn")
+        unknown = count < 0
+        count[unknown] = 0
+        exposure = np.where(unknown, 1.0, expectation.exposure)
+        intensity = np.where(unknown, 0.0, np.maximum((law.concentration + count) / exposure - law.concentration, 0))
+        axis = {"all": None, "user": 1, "item": 0}[group]
+        slope, curvature = (
+            np.asarray(np.sum(values, axis=axis, keepdims=axis is not None, where=~unknown))
+            for values in (law.slope(count, intensity), law.curvature(count, intensity))
+        )
+        return slope, curvature
+
     def conditional(self, prior: Prior, sums: Sums) -> Gamma:
         """Eqs. (update_w) and (update_h), with the moments by scipy.special."""
-        shape, rate = prior.shape + sums.allocated, prior.rate + sums.exposed
+        shape = prior.shape + sums.allocated
+        rate = np.asarray(prior.rate, sums.exposed.dtype) + sums.exposed
         double_shape, log_rate = shape.astype(np.float64), np.log(rate.astype(np.float64))
         mean_log = digamma(double_shape) - log_rate
         entropy = double_shape - log_rate + gammaln(double_shape) + (1 - double_shape) * digamma(double_shape)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from nbmf.backends import Backend, Sums
 from nbmf.factors import Point
+from nbmf.inference.hyperparameters import NOTHING, Learned, observe_learning
 from nbmf.interactions import Counts
 from nbmf.model import State, observe
 
@@ -20,6 +21,8 @@ Array = NDArray[np.floating[Any]]
 class MM:
     """One sweep: H from WHᵀ, then W from the new WHᵀ."""
 
+    learned: Learned = NOTHING
+
     def step(self, state: State, counts: Counts, backend: Backend) -> State:
         """Return the state after one sweep."""
         model, ties = state.model, state.ties
@@ -27,6 +30,8 @@ class MM:
         items = multiply(state.items.mean, item_sums)  # Eq. (nmfH)
         between = backend.expect(counts, state.users, items, model.likelihood, ties)
         users = multiply(state.users.mean, between.user_sums)  # Eq. (nmfW)
+        if self.learned.concentration:
+            return observe_learning(model, state, counts, backend, users, items, self.learned)
         return observe(model, counts, backend, users, items, ties, state.log_base, sum_users=False)
 
 
