@@ -40,6 +40,19 @@ def test_log_likelihood_is_the_mean_over_the_cells_outside_train(α, dtype):
     assert found.interval[0] < found.mean < found.interval[1]
 
 
+@pytest.mark.parametrize("shape", [(40, 1), (1, 25)])
+def test_concentrations_of_users_and_of_items(shape):
+    train, test, W, H = halves()
+    α = np.random.default_rng(4).gamma(1.0, 1.0, shape) + 0.1
+    outside = train == 0
+    of_cells = nbinom(α, α / (α + W @ H.T))
+    found = log_likelihood((W, H), train, test, concentration=α, n_boot=5)
+    assert found.mean == pytest.approx(of_cells.logpmf(test)[outside].mean(), rel=1e-10)
+    table = calibration((W, H), train, test, n_max=3, concentration=α)
+    for count in range(4):
+        assert table.predicted[count] == pytest.approx(of_cells.pmf(count)[outside].mean(), rel=1e-10)
+
+
 def test_huge_intensities_have_finite_logarithms():
     W, H = np.array([[1e200], [1e-9]]), np.ones((9, 1))
     found = log_likelihood((W, H), np.zeros((2, 9)), np.zeros((2, 9)), concentration=0.5)

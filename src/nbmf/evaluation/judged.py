@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from nbmf.interactions import Ids, Interactions
-from nbmf.likelihood import Likelihood, NegativeBinomial, Poisson
+from nbmf.likelihood import Concentration, Likelihood, NegativeBinomial, Poisson
 from nbmf.ranking import FactorScores, ModelScores, Scores
 
 
@@ -65,7 +65,7 @@ def scores_of(model: Judged, train: Interactions) -> Scores:
     )
 
 
-def law_of(model: Judged, concentration: float | None) -> Likelihood:
+def law_of(model: Judged, concentration: Concentration | None) -> Likelihood:
     """Return the law a model gives the counts: that of its concentration_, unless another is asked for."""
     α = getattr(model, "concentration_", None) if concentration is None else concentration
     if α is None:
@@ -73,7 +73,7 @@ def law_of(model: Judged, concentration: float | None) -> Likelihood:
             f"{type(model).__name__} names no law of the counts (no concentration_); "
             "say concentration=…, a positive number, or infinity for Poisson"
         )
-    return Poisson() if α == np.inf else NegativeBinomial(α)
+    return Poisson() if np.ndim(α) == 0 and α == np.inf else NegativeBinomial(α)
 
 
 def _from_factors(users: ArrayLike, items: ArrayLike, train: Interactions) -> FactorScores:

@@ -20,7 +20,7 @@ from nbmf.evaluation.judged import Judged, law_of, scores_of, take
 from nbmf.evaluation.resampling import Metric, check_boot, intervals, resampled_ratios
 from nbmf.evaluation.table import Table
 from nbmf.interactions import Interactions
-from nbmf.likelihood import Likelihood, log_probability
+from nbmf.likelihood import Concentration, Likelihood, log_probability
 from nbmf.ranking import Report, Rows, walk, with_sorted_rows
 
 Array = NDArray[np.float64]
@@ -34,7 +34,7 @@ def log_likelihood(
     train: Any,
     test: Any,
     *,
-    concentration: float | None = None,
+    concentration: Concentration | None = None,
     n_boot: int = 1000,
     seed: int = 0,
     n_threads: int | None = None,
@@ -45,7 +45,8 @@ def log_likelihood(
     Parameters
     ----------
     model, train, test : as for `nbmf.evaluate`
-    concentration : α of the model's law, infinity for Poisson; None: the model's `concentration_`
+    concentration : α of the model's law, infinity for Poisson; an array users × 1 or 1 × items of them; None: the
+        model's `concentration_`
     n_boot, seed, n_threads, report : as for `nbmf.evaluate`
 
     Returns
@@ -67,9 +68,10 @@ def log_likelihood(
     walk(scores, np.arange(n_users), [at_zero, intensity], n_threads=n_threads, report=report)
     n_cells = n_items - np.diff(known.matrix.indptr)
     count, μ = held_out.data.astype(np.float64), intensity.scores
-    with np.errstate(divide="ignore"):
-        gained = log_probability(law, count, μ) - log_probability(law, 0.0, μ)
     user = np.repeat(np.arange(n_users), np.diff(held_out.indptr))
+    of_cells = law.at(user, held_out.indices)
+    with np.errstate(divide="ignore"):
+        gained = log_probability(of_cells, count, μ) - log_probability(of_cells, 0.0, μ)
     total = at_zero.totals + np.bincount(user, gained, n_users)
     judged = n_cells > 0
     per_user = np.divide(total, n_cells, out=np.full(n_users, np.nan), where=judged)
@@ -126,7 +128,7 @@ def calibration(
     test: Any,
     n_max: int = 10,
     *,
-    concentration: float | None = None,
+    concentration: Concentration | None = None,
     max_cells: int = 100_000_000,
     seed: int = 0,
     n_threads: int | None = None,
@@ -175,7 +177,7 @@ def _if_taken(frequency: Array) -> Array:
 
 
 def _take(
-    model: Judged, train: Any, test: Any, concentration: float | None
+    model: Judged, train: Any, test: Any, concentration: Concentration | None
 ) -> tuple[Interactions, sp.csr_array, Likelihood]:
     """Return train, the test counts outside train (of ones, for a model of binarized counts), and the model's law."""
     known, held_out = take(train, test)
@@ -210,9 +212,13 @@ class Zeros:
     def __call__(self, start: int, rows: Rows, left: int, scores: NDArray[Any]) -> None:
         """Take in the whole rows of scores of some users."""
         check_intensities(scores)
-        seen, α = (self.train.indptr, self.train.indices), float(self.concentration)
-        moderate = float(scores.max(initial=0)) / α < 1e38
-        sum_log_zeros(scores, self.train.shape[1], rows, *seen, α, moderate, self.totals[start : start + len(rows)])
+        if isinstance(self.concentration, np.ndarray):
+            μ, α, unseen = _plain(scores, rows, self.concentration, self.train)
+            self.totals[start : start + len(rows)] = np.sum(-α * np.log1p(μ / α), axis=1, where=unseen)
+            return
+        seen, concentration = (self.train.indptr, self.train.indices), float(self.concentration)
+        settings = concentration, float(scores.max(initial=0)) / concentration < 1e38
+        sum_log_zeros(scores, self.train.shape[1], rows, *seen, *settings, self.totals[start : start + len(rows)])
 
 
 class Frequencies:
@@ -225,10 +231,25 @@ class Frequencies:
     def __call__(self, start: int, rows: Rows, left: int, scores: NDArray[Any]) -> None:
         """Take in the whole rows of scores of some users."""
         check_intensities(scores)
+        totals = self.totals[start : start + len(rows)]
+        if isinstance(self.concentration, np.ndarray):
+            μ, α, unseen = _plain(scores, rows, self.concentration, self.train)
+            probability = np.exp(-α * np.log1p(μ / α))
+            for count in range(totals.shape[1]):
+                totals[:, count] = np.sum(probability, axis=1, where=unseen)
+                probability *= (α + count) / (count + 1) * μ / (α + μ)
+            return
         seen = self.train.indptr, self.train.indices
-        sum_probabilities(
-            scores, self.train.shape[1], rows, *seen, float(self.concentration), self.totals[start : start + len(rows)]
-        )
+        sum_probabilities(scores, self.train.shape[1], rows, *seen, float(self.concentration), totals)
+
+
+def _plain(
+    scores: NDArray[Any], rows: Rows, concentration: NDArray[Any], train: sp.csr_array
+) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """Return the intensities of some users, their concentrations, and which cells are not in train."""
+    μ = scores[:, : train.shape[1]].astype(np.float64)
+    α = concentration[rows] if len(concentration) > 1 else concentration
+    return μ, np.asarray(α, np.float64), np.asarray(train[rows].toarray() == 0)
 
 
 def check_intensities(scores: NDArray[Any]) -> None:

@@ -1,0 +1,57 @@
+"""Tuning: what it returns is what was best, a search goes on where it stopped, and its picture is there."""
+
+import pytest
+
+import nbmf
+
+pytest.importorskip("optuna", reason="the extra `tune` is not installed")
+
+
+@pytest.fixture(scope="module")
+def data():
+    return nbmf.datasets.simulate(80, 50, n_components=3, mean_count=0.5, seed=1)
+
+
+def search(data, **settings):
+    return nbmf.tune(data, **{"components": (2, 8), "settings": {"max_iter": 30}, **settings})
+
+
+def test_the_best_is_the_best_and_can_be_refitted(data):
+    found = search(data, n_trials=4)
+    assert found.value == max(trial["value"] for trial in found.trials)
+    best = next(trial for trial in found.trials if trial["value"] == found.value)
+    assert {name: found.best[name] for name in ("n_components", "concentration")} == {
+        name: best[name] for name in ("n_components", "concentration")
+    }
+    train, valid = data.split(0.2, seed=0)
+    model = nbmf.NBMF(**found.best).fit(train)
+    assert nbmf.evaluate(model, train, valid, n_boot=1)["ndcg_counts"].mean == pytest.approx(found.value, abs=1e-9)
+
+
+def test_a_search_goes_on_where_it_stopped(data, tmp_path):
+    journal = tmp_path / "search.log"
+    first = search(data, n_trials=2, study=journal)
+    reported = []
+    second = search(data, n_trials=3, study=journal, report=lambda *row: reported.append(row))
+    assert second.trials[:2] == first.trials
+    assert [(n, total) for n, total, _ in reported] == [(3, 3)]
+    with pytest.raises(ValueError, match="other data"):
+        search(data.binarize(), n_trials=3, study=journal)
+
+
+def test_settings_given_are_not_searched(data):
+    found = search(data, n_trials=2, estimator=nbmf.PoissonMF, settings={"n_components": 3, "max_iter": 5})
+    assert all("concentration" not in trial and trial["sweeps"] <= 5 for trial in found.trials)
+    assert found.best["n_components"] == 3
+
+
+def test_the_picture_is_drawn(data, tmp_path):
+    pytest.importorskip("matplotlib")
+    search(data, n_trials=3).plot(tmp_path / "tuning.png")
+    assert (tmp_path / "tuning.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.mark.parametrize("settings", [{"n_trials": 0}, {"shapes": (2.0, 1.0)}, {"components": (0, 5)}])
+def test_bad_searches_are_named(data, settings):
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        search(data, **settings)
