@@ -252,9 +252,7 @@ def test_ties_are_refreshed_and_then_frozen():
         return ties_of(20, 4, seed=len(made))
 
     sweeps = []
-    found = run(
-        CAVI(), state, counts, backend, max_iter=60, tol=0, tie=tie, report=lambda n, objective: sweeps.append(n)
-    )
+    found = run(CAVI(), state, counts, backend, max_iter=60, tol=0, tie=tie, watch=lambda s: sweeps.append(s.sweep))
     assert made == [1, 2, 4, 8, 16, 32]
     assert np.all(np.diff(found.objectives[33:]) >= 0)
     made.clear()
@@ -268,13 +266,13 @@ def test_an_interrupt_keeps_the_last_finished_sweep():
     state, counts = start(small_matrix(), backend)
 
     def interrupt_at(n):
-        def report(sweep, objective):
-            if sweep == n:
+        def watch(snapshot):
+            if snapshot.sweep == n:
                 raise KeyboardInterrupt
 
-        return report
+        return watch
 
-    found = run(CAVI(), state, counts, backend, max_iter=50, tol=0, report=interrupt_at(7))
+    found = run(CAVI(), state, counts, backend, max_iter=50, tol=0, watch=interrupt_at(7))
     assert found.ending is Ending.INTERRUPTED
     assert found.objectives == run(CAVI(), state, counts, backend, max_iter=7, tol=0).objectives
     assert found.state.objective == found.objectives[-1]

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nbmf.backends import Backend, Expectation
+from nbmf.counts import Counts
 from nbmf.factors import Factor, Gamma, Point, Prior
-from nbmf.interactions import Counts
 from nbmf.likelihood import Likelihood
 from nbmf.ties import Ties
 

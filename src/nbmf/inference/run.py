@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nbmf.backends import Backend
-from nbmf.interactions import Counts
+from nbmf.counts import Counts
 from nbmf.model import State, retie
 from nbmf.ties import REFRESHED_AFTER, Ties
 
@@ -32,16 +33,77 @@ class Ending(Enum):
 
     CONVERGED = "converged"
     MAX_ITER = "max_iter"
+    STOPPED = "stopped"
     INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)
-class Run:
-    """The last state, the objective after each sweep, and how it ended."""
+class Snapshot:
+    """A run after a sweep: what a callback sees, and all that going on from there needs.
+
+    state : without its allocations and exposures, which follow from the rest of it
+    before : the objective from which the last sweep rose
+    objectives : after each sweep
+    pending : the sweeps after which the ties are still to be refreshed
+    """
 
     state: State
-    objectives: list[float]
+    before: float
+    objectives: tuple[float, ...]
+    pending: tuple[int, ...]
+
+    @property
+    def sweep(self) -> int:
+        """How many sweeps are done."""
+        return len(self.objectives)
+
+    @property
+    def objective(self) -> float:
+        """After the last sweep; higher is better."""
+        return self.state.objective
+
+    @property
+    def user_factors(self) -> Array:
+        """⟨W⟩, users × K."""
+        return self.state.users.mean
+
+    @property
+    def item_factors(self) -> Array:
+        """⟨H⟩, items × K."""
+        return self.state.items.mean
+
+    def settled(self, tol: float) -> bool:
+        """Whether the relative increase of the last sweep was below `tol`; 0 never is."""
+        increase = self.objective - self.before
+        return bool(tol > 0 and np.isfinite(increase) and increase <= tol * abs(self.before))
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where a run ended, and how."""
+
+    last: Snapshot
     ending: Ending
+
+    @property
+    def state(self) -> State:
+        """After the last sweep."""
+        return self.last.state
+
+    @property
+    def objectives(self) -> tuple[float, ...]:
+        """After each sweep."""
+        return self.last.objectives
+
+
+class Stopping(Protocol):
+    """Decides when a run has gone far enough, and which of its snapshots is kept."""
+
+    def __call__(self, snapshot: Snapshot) -> bool:
+        """Look at a sweep; True ends the run."""
+
+    def choose(self, last: Snapshot) -> Snapshot:
+        """Return what to keep of a run that ended with this snapshot."""
 
 
 class FallingObjectiveError(ArithmeticError):
@@ -57,46 +119,49 @@ def run(
     max_iter: int,
     tol: float,
     tie: Callable[[Array], Ties] | None = None,
-    report: Callable[[int, float], None] = lambda sweep, objective: None,
+    resume: Snapshot | None = None,
+    watch: Callable[[Snapshot], bool | None] = lambda snapshot: None,
 ) -> Run:
     """Sweep until the objective's relative increase is below `tol` (the paper's τ), or `max_iter` times.
 
     `tie` makes ties from the items' means: they are refreshed after the sweeps `ties.REFRESHED_AFTER`, and a run that
-    would stop before the last of those refreshes once more instead and goes on with what it got. Ctrl-C ends the run
-    with the last finished sweep.
+    would stop before the last of those refreshes once more instead and goes on with what it got. With `resume` the run
+    goes on from there, `state` being its state with allocations and exposures. `watch` is called after each sweep;
+    True ends the run. Ctrl-C ends it with the last finished sweep.
     """
-    objectives: list[float] = []
-    pending: tuple[int, ...] = REFRESHED_AFTER if tie is not None else ()
-    total_count = float(counts.by_user.data.sum(dtype=np.float64))
+    total_count = counts.total
     precision = ROUNDING * float(np.finfo(counts.by_user.dtype).eps)
-    last = state
+    # what Ctrl-C leaves
+    last = resume or Snapshot(_kept(state), -math.inf, (), REFRESHED_AFTER if tie is not None else ())
     try:
-        while len(objectives) < max_iter:
-            # `last` is what Ctrl-C leaves. The step gets the only reference to the allocations and exposures, a third
-            # of the memory of a fit, and may let go of them.
-            last, handed = replace(state, expectation=None), [state]
+        while True:
+            settled, pending = last.settled(tol), last.pending
+            if settled and not pending:
+                return Run(last, Ending.CONVERGED)
+            if last.sweep >= max_iter:
+                return Run(last, Ending.MAX_ITER)
+            # The next step gets the only reference to the allocations and exposures, a third of the memory of a fit,
+            # and may let go of them.
+            handed = [state]
             del state
+            if tie is not None and pending and (settled or last.sweep == pending[0]):
+                handed.append(retie(handed.pop(), tie(last.item_factors), counts, backend))
+                pending = () if settled else pending[1:]
+            before = handed[0].objective
             state = algorithm.step(handed.pop(), counts, backend)
-            increase = state.objective - last.objective
-            if not increase >= -precision * (abs(last.objective) + total_count):
+            if not state.objective - before >= -precision * (abs(before) + total_count):
                 raise FallingObjectiveError(
-                    f"sweep {len(objectives) + 1}: the objective went from {last.objective!r} to {state.objective!r}; "
+                    f"sweep {last.sweep + 1}: the objective went from {before!r} to {state.objective!r}; "
                     "counts or factors are out of the range of their precision (dtype='float64' has more)"
                 )
-            settled = tol > 0 and np.isfinite(increase) and increase <= tol * abs(last.objective)
-            last = replace(state, expectation=None)
-            objectives.append(state.objective)
-            report(len(objectives), state.objective)
-            if pending and tie is not None:
-                if settled or len(objectives) == pending[0]:
-                    handed = [state]
-                    del state
-                    state = retie(handed.pop(), tie(last.items.mean), counts, backend)
-                    pending = () if settled else pending[1:]
-            elif settled:
-                return Run(last, objectives, Ending.CONVERGED)
+            last = Snapshot(_kept(state), before, (*last.objectives, state.objective), pending)
+            if watch(last):
+                return Run(last, Ending.STOPPED)
     except KeyboardInterrupt:
-        if not objectives:
+        if not last.sweep:
             raise
-        return Run(last, objectives, Ending.INTERRUPTED)
-    return Run(last, objectives, Ending.MAX_ITER)
+        return Run(last, Ending.INTERRUPTED)
+
+
+def _kept(state: State) -> State:
+    return replace(state, expectation=None)

@@ -1,0 +1,261 @@
+"""One file of named arrays and a JSON document, sealed by checksums, written as a whole or not at all.
+
+It is a safetensors file, so other programs can read the arrays: 8 bytes with the length of the header, the header in
+JSON, the arrays. What that format leaves open is added inside it (docs/format.md): a SHA-256 of each array and one of
+the header, which is checked before anything in the header is believed. Reading it runs no code: bytes become numbers
+and text, nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from io import BufferedReader
+from math import prod
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Arrays = dict[str, Array]
+Path = str | os.PathLike[str]
+Value = TypeVar("Value")
+
+LENGTH_BYTES, DIGITS = 8, 64
+START = b'{"__metadata__":{"sha256":"'
+NOTHING = b"0" * DIGITS  # in the place of the header's own checksum while it is computed
+TYPES = {
+    "BOOL": "|b1", "U8": "|u1", "I8": "|i1", "U16": "<u2", "I16": "<i2", "F16": "<f2", "U32": "<u4", "I32": "<i4",
+    "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8",
+}  # fmt: skip
+CODES = {np.dtype(kind): code for code, kind in TYPES.items()}
+
+
+class StorageError(OSError, ValueError):
+    """A model or checkpoint cannot be written or read; the message names the file, the fault and the way out."""
+
+
+class MissingStorageError(StorageError, FileNotFoundError):
+    """There is no such file."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What was in a file: a JSON document and arrays, both sound as bytes, not yet as a model."""
+
+    path: str
+    document: dict[str, Any]
+    arrays: Arrays
+
+    def value(self, name: str, kind: type[Value]) -> Value:
+        """Return an entry of the document, which must be of that type."""
+        found = self.document.get(name)
+        if type(found) is not kind:
+            raise self.fault(f"its entry {name!r} is {found!r}, no {kind.__name__}")
+        return found
+
+    def array(self, name: str, kinds: str, *shape: int | None) -> Array:
+        """Return an array, which must have one of these kinds of numbers and this shape; None is any length."""
+        if name not in self.arrays:
+            raise self.fault(f"it has no array {name!r}")
+        found = self.arrays[name]
+        fits = len(found.shape) == len(shape) and all(n in (None, m) for n, m in zip(shape, found.shape, strict=True))
+        if not fits or found.dtype.kind not in kinds:
+            wanted = " × ".join("any" if n is None else str(n) for n in shape) or "one number"
+            raise self.fault(f"its array {name!r} has type {found.dtype} and shape {found.shape}; it must be {wanted}")
+        return found
+
+    def fault(self, what: str) -> StorageError:
+        """Return the error for contents that do not make sense."""
+        return senseless(self.path, what)
+
+
+def senseless(path: str, what: str) -> StorageError:
+    """Return the error for a file that is sound by its checksums and yet says what nbmf never writes."""
+    return StorageError(f"{path}: {what}; this is not how nbmf writes a file, so write it again with model.save(path)")
+
+
+def write(path: Path, document: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+    """Replace a file by one with these contents; whatever goes wrong, the old one is still there.
+
+    document : what json can write; floats are finite
+    arrays : by name, of the types in TYPES
+    """
+    name = check_place(path)
+    flat = {key: _little(key, arrays[key]) for key in sorted(arrays, key=lambda key: -arrays[key].itemsize)}
+    header = _header(document, flat)
+    with replacing(name) as temporary, open(temporary, "xb") as stream:
+        stream.write(header)
+        for values in flat.values():
+            stream.write(_bytes(values))
+
+
+def read(path: Path) -> Contents:
+    """Read a file, every byte of which is covered by a checksum that must be right."""
+    name = os.fspath(path)
+    if not os.path.exists(name):
+        raise MissingStorageError(f"{name}: there is no such file")
+    if not os.path.isfile(name):
+        raise StorageError(f"{name}: is a {'folder; name the file in it' if os.path.isdir(name) else 'device'}")
+    try:
+        with open(name, "rb") as stream:
+            return _read(name, stream)
+    except StorageError:
+        raise
+    except MemoryError as error:
+        raise StorageError(f"{name}: does not fit into the memory of this machine") from error
+    except OSError as error:
+        raise StorageError(f"{name}: cannot be read ({error.strerror or error})") from error
+
+
+def check_place(path: Path) -> str:
+    """Return the name of the file to write, after looking whether one can be put there; links are followed."""
+    name = os.path.realpath(path)
+    folder = os.path.dirname(name)
+    if os.path.isdir(name):
+        raise StorageError(f"{os.fspath(path)}: is a folder; name a file in it")
+    if not os.path.isdir(folder):
+        raise StorageError(f"{os.fspath(path)}: there is no folder {folder}; make it first")
+    return name
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what writers of this file left beside it when they were killed; nobody else may be writing it."""
+    name = os.path.realpath(path)
+    folder, start = os.path.dirname(name), _temporary(name, "")
+    with suppress(OSError):
+        for other in os.listdir(folder):
+            if os.path.join(folder, other).startswith(start) and len(other) == len(os.path.basename(start)) + 16:
+                os.unlink(os.path.join(folder, other))
+
+
+def _temporary(name: str, suffix: str) -> str:
+    folder, base = os.path.split(name)
+    return os.path.join(folder, f".{base}.unfinished-{suffix}")
+
+
+@contextmanager
+def replacing(name: str) -> Iterator[str]:
+    """Give the name of a new file beside `name`, which takes its place once it is safely on the disk, or vanishes."""
+    temporary = _temporary(name, secrets.token_hex(8))
+    try:
+        try:
+            yield temporary
+            with open(temporary, "rb+") as stream:
+                os.fsync(stream.fileno())
+            if os.path.exists(name):
+                os.chmod(temporary, os.stat(name).st_mode & 0o7777)
+            os.replace(temporary, name)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StorageError(
+            f"{name}: cannot be written ({reason}); what was there is unchanged. Make room, or write elsewhere"
+        ) from error
+    try:
+        _sync_folder(os.path.dirname(name))
+    except OSError as error:
+        raise StorageError(f"{name}: is written, but a power cut may undo it ({error.strerror or error})") from error
+
+
+def _sync_folder(folder: str) -> None:
+    """Put the new name on the disk too; Windows has no way to ask for that."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _little(name: str, values: Array) -> Array:
+    little = values.dtype.newbyteorder("<")
+    if little not in CODES:
+        raise StorageError(f"array {name!r} has type {values.dtype}, which a file cannot hold; {', '.join(TYPES)} can")
+    return np.ascontiguousarray(values, little)
+
+
+def _bytes(values: Array) -> memoryview:
+    return values.reshape(-1).view(np.uint8).data
+
+
+def _header(document: Mapping[str, Any], arrays: Mapping[str, Array]) -> bytes:
+    """The length of the header, and the header with its checksum."""
+    checksums = {name: sha256(_bytes(values)).hexdigest() for name, values in arrays.items()}
+    text = _json({"document": document, "sha256": checksums})
+    listed: dict[str, Any] = {"__metadata__": {"sha256": NOTHING.decode(), "nbmf": text}}
+    end = 0
+    for name, values in arrays.items():
+        start, end = end, end + values.nbytes
+        listed[name] = {"dtype": CODES[values.dtype], "shape": list(values.shape), "data_offsets": [start, end]}
+    header = _json(listed).encode()
+    header += b" " * (-len(header) % 8)  # so that the arrays are aligned
+    header = len(header).to_bytes(LENGTH_BYTES, "little") + header
+    place = LENGTH_BYTES + len(START)
+    return header[:place] + sha256(header).hexdigest().encode() + header[place + DIGITS :]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _read(name: str, stream: BufferedReader) -> Contents:
+    size = os.fstat(stream.fileno()).st_size
+    opening = stream.read(LENGTH_BYTES + len(START))
+    if opening[LENGTH_BYTES:] != START:
+        raise StorageError(f"{name}: is no file of nbmf, or its beginning is damaged; model.save(path) writes one")
+    length = int.from_bytes(opening[:LENGTH_BYTES], "little")
+    if not len(START) + DIGITS <= length <= size - LENGTH_BYTES:
+        raise StorageError(f"{name}: is damaged or cut short (it has {size} bytes); fetch or write it again")
+    rest = stream.read(length - len(START))
+    if sha256(opening + NOTHING + rest[DIGITS:]).hexdigest().encode() != rest[:DIGITS]:
+        raise StorageError(f"{name}: is damaged: its header does not match its checksum; fetch or write it again")
+    document, checksums, listed = _parse(name, START + rest)
+    arrays, place = {}, 0
+    for key, (kind, shape, start, stop) in listed.items():
+        n_entries = prod(shape) if len(shape) <= 2 and max(shape, default=0) <= size else -1
+        if start != place or stop - start != np.dtype(kind).itemsize * n_entries:
+            raise senseless(name, f"its array {key!r} does not lie where the header says")
+        if LENGTH_BYTES + length + stop > size:
+            raise StorageError(f"{name}: is cut short (it has {size} bytes); fetch or write it again")
+        place, values = stop, np.empty(shape, kind)
+        stream.readinto(_bytes(values))
+        if sha256(_bytes(values)).hexdigest() != checksums.get(key):
+            raise StorageError(f"{name}: is damaged: {key!r} does not match its checksum; fetch or write it again")
+        arrays[key] = values.astype(values.dtype.newbyteorder("="), copy=False)
+    if LENGTH_BYTES + length + place != size:
+        raise StorageError(f"{name}: is damaged: {size - LENGTH_BYTES - length - place} bytes follow its end")
+    return Contents(name, document, arrays)
+
+
+Listed = dict[str, tuple[str, tuple[int, ...], int, int]]
+
+
+def _parse(name: str, header: bytes) -> tuple[dict[str, Any], dict[str, str], Listed]:
+    """Document, checksums, and where the arrays lie. The checksum is right, but anybody can compute one."""
+    try:
+        entries = json.loads(header)
+        inner = json.loads(entries.pop("__metadata__")["nbmf"])
+        listed = {}
+        for key, entry in entries.items():
+            start, stop = entry["data_offsets"]
+            shape = tuple(entry["shape"])
+            if not all(type(n) is int and 0 <= n < 2**63 for n in (start, stop, *shape)):
+                raise ValueError(f"array {key!r} has no shape")
+            listed[key] = (TYPES[entry["dtype"]], shape, start, stop)
+        document, checksums = inner["document"], inner["sha256"]
+        if not isinstance(document, dict) or not isinstance(checksums, dict):
+            raise TypeError("no document")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise senseless(name, f"its header is not laid out as it should be ({error})") from error
+    return document, checksums, listed

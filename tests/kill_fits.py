@@ -1,0 +1,100 @@
+"""Kill a checkpointing fit (kill -9) at random moments, resume it, and see whether it ends as if nothing had happened.
+
+    python tests/kill_fits.py 100
+
+Each fit runs in a process of its own that is forked from this one, so that a kill costs no imports. A kill that is
+counted hit a living fit; what it leaves is resumed, to be killed again or to end, and the model file at the end must
+have the bytes of that of a fit that was left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import nbmf
+from conftest import small_matrix
+
+SETTINGS: list[tuple[type, dict[str, Any]]] = [
+    (nbmf.NBMF, {"exposure": "exact"}),
+    (nbmf.NBMF, {"exposure": "tied", "n_clusters": 6, "accelerate": True, "dtype": "float64"}),
+    (nbmf.NBMF, {"exposure": "tied", "n_clusters": 6, "inference": "mm"}),
+    (nbmf.PoissonMF, {"inference": "mm", "accelerate": True}),
+    (nbmf.PoissonMF, {"binarize": True, "dtype": "float64"}),
+]
+MATRIX = small_matrix(120, 80)
+
+
+def fit(kind: type, settings: dict[str, Any], folder: Path) -> None:
+    """Fit, going on from a checkpoint if there is one, and save the model."""
+    checkpoint = folder / "checkpoint.nbmf"
+    model = kind(5, **settings, random_state=7, max_iter=60, tol=0, n_threads=1)
+    resume = checkpoint if checkpoint.exists() else None
+    model.fit(MATRIX, checkpoint=checkpoint, checkpoint_every=1, resume=resume).save(folder / "model.nbmf")
+
+
+def in_a_process(kind: type, settings: dict[str, Any], folder: Path) -> int:
+    """Start a fit and return the number of its process."""
+    child = os.fork()
+    if child == 0:
+        try:
+            fit(kind, settings, folder)
+        except BaseException as error:
+            (folder / "error").write_text(repr(error))
+            os._exit(1)
+        os._exit(0)
+    return child
+
+
+def has_ended(child: int) -> bool:
+    """Whether the process is over; if so, it must have ended well."""
+    ended, status = os.waitpid(child, os.WNOHANG)
+    assert not ended or status == 0, f"the fit failed with status {status}"
+    return bool(ended)
+
+
+def kill_fits(n_kills: int, seed: int, folder: Path) -> dict[str, int]:
+    """Kill so many times; return how many kills left a checkpoint, and how many fits were gone on with to their end."""
+    chance, done = random.Random(seed), {"kills": 0, "resumed": 0, "identical ends": 0, "unfinished writes": 0}
+    alone, seconds = [], []
+    for n, (kind, settings) in enumerate(SETTINGS):
+        (folder / f"alone-{n}").mkdir()
+        for _ in range(2):  # the first compiles
+            (folder / f"alone-{n}" / "checkpoint.nbmf").unlink(missing_ok=True)
+            started = time.monotonic()
+            fit(kind, settings, folder / f"alone-{n}")
+            seconds.append(time.monotonic() - started)
+        del seconds[-2]
+        alone.append((folder / f"alone-{n}" / "model.nbmf").read_bytes())
+    for n in range(10 * n_kills):
+        if done["kills"] >= n_kills:
+            break
+        which = n % len(SETTINGS)
+        place = folder / f"killed-{n}"
+        place.mkdir()
+        for _ in range(chance.randint(1, 3)):
+            child = in_a_process(*SETTINGS[which], place)
+            time.sleep(chance.uniform(0, seconds[which]))
+            if not has_ended(child):
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                done["kills"] += 1
+                done["resumed"] += (place / "checkpoint.nbmf").exists()
+                done["unfinished writes"] += any("unfinished" in name for name in os.listdir(place))
+        fit(*SETTINGS[which], place)  # whatever is there, it can be gone on from
+        assert (place / "model.nbmf").read_bytes() == alone[which], f"{SETTINGS[which]} ended otherwise after kills"
+        assert not [name for name in os.listdir(place) if name.startswith(".checkpoint")], "an unfinished one is left"
+        done["identical ends"] += 1
+    return done
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as name:
+        found = kill_fits(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0, Path(name))
+    sys.stdout.write(", ".join(f"{what}: {number}" for what, number in found.items()) + "\n")
