@@ -12,8 +12,8 @@ import numpy as np
 
 import nbmf
 from nbmf.backends.cpu import Cpu
+from nbmf.counts import Counts
 from nbmf.factors import Prior
-from nbmf.interactions import Counts
 from nbmf.likelihood import NegativeBinomial
 from nbmf.model import Model, begin, observe, with_item_rate
 

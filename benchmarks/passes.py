@@ -15,8 +15,8 @@ from sklearn.base import clone
 
 import nbmf
 from nbmf.backends.cpu import Cpu
+from nbmf.counts import Counts
 from nbmf.factors import Point
-from nbmf.interactions import Counts
 from nbmf.likelihood import NegativeBinomial, Poisson
 from nbmf.ties import tie_items
 from workload import N_CLUSTERS, N_COMPONENTS, plain_algorithm_1, popular_counts

@@ -237,13 +237,13 @@ def test_exposures_are_the_posterior_of_a():
 
 
 def test_an_interrupted_fit_is_a_fit(monkeypatch):
-    def interrupted(*args, report, **settings):
-        def stop(sweep, objective):
-            report(sweep, objective)
-            if sweep == 4:
+    def interrupted(*args, watch, **settings):
+        def stop(snapshot):
+            watch(snapshot)
+            if snapshot.sweep == 4:
                 raise KeyboardInterrupt
 
-        return run(*args, report=stop, **settings)
+        return run(*args, watch=stop, **settings)
 
     monkeypatch.setattr("nbmf.factorization.run", interrupted)
     with pytest.warns(UserWarning, match="the model is that of sweep 4"):
@@ -264,3 +264,57 @@ def test_verbose_writes_plain_lines_where_nobody_watches(capfd):
         warnings.simplefilter("error")
         nbmf.NBMF(2, random_state=0, max_iter=3).fit(small_matrix())
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("exposure", ["exact", "tied"])
+@pytest.mark.parametrize("estimator", [nbmf.NBMF, nbmf.PoissonMF])
+def test_what_is_unknown_has_no_say(estimator, exposure):
+    """Whatever counts unknown cells have, the fit is the same; a zero there would be another one."""
+    matrix, unknown = small_matrix(), np.random.default_rng(2).random((30, 20)) < 0.3
+    settings = {"exposure": exposure, "n_clusters": 4} if estimator is nbmf.NBMF else {}
+
+    def fit(counts, mask):
+        model = estimator(3, max_iter=15, dtype="float64", random_state=0, **settings)
+        return model.fit(counts, unknown=mask).user_factors_
+
+    found = fit(matrix, unknown)
+    np.testing.assert_array_equal(found, fit(np.where(unknown, 77, matrix), sp.csr_array(unknown)))
+    assert not np.allclose(found, fit(np.where(unknown, 0, matrix), None), rtol=1e-3)
+
+
+def test_unknown_cells_of_other_data_are_named():
+    data = nbmf.Interactions.from_arrays(["ann", "bob"], ["jazz", "folk"])
+    with pytest.raises(ValueError, match=r"shape \(1, 2\)"):
+        nbmf.NBMF(1).fit(data, unknown=[[1, 0]])
+    other = nbmf.Interactions.from_arrays(["ann", "cy"], ["jazz", "folk"])
+    with pytest.raises(ValueError, match="other users"):
+        nbmf.NBMF(1).fit(data, unknown=other)
+
+
+@pytest.mark.parametrize(
+    ("concentration", "shape"), [("learn", ()), ("learn_per_user", (30, 1)), ("learn_per_item", (1, 20))]
+)
+def test_a_learned_concentration_serves_every_method(concentration, shape):
+    model = nbmf.NBMF(3, concentration=concentration, rates="per_row", shapes="learn", max_iter=20, random_state=0)
+    matrix = small_matrix()
+    model.fit(matrix)
+    assert np.shape(model.concentration_) == shape
+    exposures = model.exposures(3)
+    α = np.broadcast_to(model.concentration_, (30, 20))[3, exposures.item]
+    np.testing.assert_allclose(exposures.exposure, (α + exposures.count) / (α + exposures.intensity), rtol=1e-6)
+    np.testing.assert_allclose(exposures.sd, exposures.exposure / np.sqrt(α + exposures.count), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"concentration": "lern"}, "'learn_per_item'"),
+        ({"concentration": "learn_per_item", "exposure": "tied"}, "exposure='exact'"),
+        ({"rates": "row"}, "'per_row'"),
+        ({"shapes": "free"}, "'learn'"),
+        ({"rates": "per_row", "inference": "mm"}, "no priors"),
+    ],
+)
+def test_bad_learning_is_named(settings, message):
+    with pytest.raises(ValueError, match=message):
+        nbmf.NBMF(2, **settings).fit(small_matrix())

@@ -1,9 +1,10 @@
-"""What every estimator does: take counts, run inference, answer in the user's own ids."""
+"""What every estimator does: take counts, run inference, keep what was found. What it answers is in its mixins."""
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, Self
@@ -11,71 +12,47 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
 from sklearn.utils import Tags, check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nbmf.backends import make_backend
+from nbmf.checkpoints import Checkpoints, Origin, read_checkpoint, resumed
+from nbmf.container import Path, StorageError
+from nbmf.counts import Counts, take_unknown
+from nbmf.explaining import Explaining
 from nbmf.factors import Prior
+from nbmf.fitted import Fitted, dots
+from nbmf.forecasting import Forecasting
+from nbmf.growing import Growing
 from nbmf.inference.accelerate import Accelerated
 from nbmf.inference.cavi import CAVI
+from nbmf.inference.hyperparameters import Learned
 from nbmf.inference.mm import MM
-from nbmf.inference.run import Algorithm, Ending, run
-from nbmf.interactions import Counts, Ids, Interactions, canonical, check_matrix, widened
-from nbmf.likelihood import Likelihood
+from nbmf.inference.run import Algorithm, Ending, Snapshot, Stopping, run
+from nbmf.intake import check_range, take_matrix
+from nbmf.interactions import Ids, Interactions
+from nbmf.likelihood import Likelihood, Poisson
 from nbmf.model import Model, State, begin
 from nbmf.progress import Progress
+from nbmf.storage import write_model
 from nbmf.ties import tie_items
 
 Array = NDArray[np.floating[Any]]
 
-ALGORITHMS: dict[str, Algorithm] = {"cavi": CAVI(), "mm": MM()}
-BLOCK_CELLS = 4_000_000  # scores held at a time
+ALGORITHMS: dict[str, Callable[[Learned], Algorithm]] = {"cavi": CAVI, "mm": MM}
 
 
-@dataclass(frozen=True)
-class Recommendations:
-    """The best items of each user, best first.
-
-    users : array of user ids
-    items : array users × n of item ids; None where fewer than n items were left to recommend
-    scores : array users × n, the expected counts E[y*]
-    """
-
-    users: Ids
-    items: Ids
-    scores: Array
-
-
-@dataclass(frozen=True)
-class Exposures:
-    """What one user took, and how exposed to it the model thinks the user was: five arrays, largest count first.
-
-    item : ids
-    count, intensity : y and μ = ⟨w⟩·⟨h⟩
-    exposure, sd : mean and standard deviation of a given y; above 1 is over-exposed, below 1 under-exposed
-    """
-
-    item: Ids
-    count: Array
-    intensity: Array
-    exposure: Array
-    sd: Array
-
-
-class CountFactorization(BaseEstimator):  # type: ignore[misc]
+class CountFactorization(Growing, Explaining, Forecasting):
     """What the estimators share. A subclass says which law the counts follow and which exposures are tied."""
 
     n_components: int
     user_shape: float
     item_shape: float
+    rates: str
+    shapes: str
     inference: str
     init: str | tuple[ArrayLike, ArrayLike]
     max_iter: int
-    tol: float
     accelerate: bool
-    backend: str
-    n_threads: int | None
     dtype: str
     random_state: Any
     verbose: bool
@@ -87,10 +64,32 @@ class CountFactorization(BaseEstimator):  # type: ignore[misc]
         """Number of item clusters whose unseen cells share an exposure; None ties nothing."""
         return None
 
-    def _prepare(self, matrix: sp.csr_array) -> sp.csr_array:
-        return matrix
+    def _learned(self) -> Learned:
+        """Which hyper-parameters follow the data."""
+        for name, allowed in (("rates", ("shared", "per_row")), ("shapes", ("fixed", "learn"))):
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ValueError(f"{name} is {value!r}; it must be {' or '.join(map(repr, allowed))}")
+            if value != allowed[0] and self.inference == "mm":
+                raise ValueError(f"{name} is {value!r}, but maximum likelihood ('mm') has no priors; use 'cavi'")
+        return Learned(rates=self.rates == "per_row", shapes=self.shapes == "learn")
 
-    def fit(self, X: Any, y: None = None) -> Self:
+    def _algorithm(self) -> Algorithm:
+        algorithm = ALGORITHMS[self.inference](self._learned())
+        return Accelerated(algorithm) if self.accelerate else algorithm
+
+    def fit(
+        self,
+        X: Any,
+        y: None = None,
+        *,
+        unknown: Any = None,
+        callbacks: Iterable[Callable[[Snapshot], Any]] = (),
+        stopping: Stopping | None = None,
+        checkpoint: Path | None = None,
+        checkpoint_every: int | timedelta = timedelta(minutes=1),
+        resume: Path | None = None,
+    ) -> Self:
         """Factorize a users × items matrix of counts.
 
         Parameters
@@ -98,120 +97,138 @@ class CountFactorization(BaseEstimator):  # type: ignore[misc]
         X : Interactions, or scipy sparse matrix, array or data frame of shape (n_users, n_items)
             Any finite numbers from 0; what a sparse matrix does not store is a zero.
         y : ignored
+        unknown : cells of which nothing is known, so that no count there is not a zero: what it stores (Interactions of
+            the same ids, sparse matrix or array, of X's shape) is left out of the likelihood, whatever X has there
+        callbacks : functions called after each sweep with a snapshot of it (`sweep`, `objective`, `user_factors`,
+            `item_factors`), such as `lambda s: mlflow.log_metric("objective", s.objective, step=s.sweep)`; one that
+            returns True ends the fit
+        stopping : an `nbmf.EarlyStopping`, which ends the fit when held-out data says so and keeps the best sweep
+        checkpoint : path of a file from which the fit can go on if it is cut short; it is replaced now and then and
+            once more at the end, also after Ctrl-C. If that fails, the fit warns and goes on.
+        checkpoint_every : that many sweeps, or a `datetime.timedelta`
+        resume : path of a checkpoint to go on from, with the same data and settings (max_iter, tol, n_threads and
+            verbose may change). The result is that of an undisturbed fit, bit for bit.
 
         Returns
         -------
         self, fitted. Ctrl-C during the fit keeps the last finished sweep and warns.
         """
         self._check_settings()
+        if stopping is not None and resume is not None:
+            raise ValueError("stopping cannot be resumed: a checkpoint does not hold the best sweep so far")
         likelihood = self._likelihood()
         users, items, matrix = self._take(X)
         rng = check_random_state(self.random_state)
         backend = make_backend(self.backend, self.n_threads)
-        counts = Counts.of(self._prepare(matrix), np.dtype(self.dtype))
+        left_out = take_unknown(unknown, users, items)
+        counts = Counts.of(self._prepare(matrix), np.dtype(self.dtype), left_out)
+        saved = checkpoints = None
+        if checkpoint is not None or resume is not None:
+            origin = Origin.of(type(self).__name__, self.get_params(deep=False), counts)
+            if resume is not None:
+                saved, rng = read_checkpoint(resume, origin, self.max_iter)
+            if checkpoint is not None:
+                checkpoints = Checkpoints(checkpoint, checkpoint_every, origin, rng)
         n_ties = self._n_ties(matrix)
         tie = partial(tie_items, n_clusters=n_ties, rng=rng) if n_ties else None
         model = Model(likelihood, Prior(self.user_shape, self.user_shape), Prior(self.item_shape, self.item_shape))
-        algorithm = ALGORITHMS[self.inference]
 
         def start() -> State:
+            if saved is not None:
+                return resumed(saved, counts, backend)
             W, H = self._start(matrix.shape, rng)
             return begin(model, counts, backend, W, H, tie(H) if tie else None)
 
         with Progress(type(self).__name__, self.max_iter, quiet=not self.verbose) as progress:
             found = run(
-                Accelerated(algorithm) if self.accelerate else algorithm,
+                self._algorithm(),
                 start(),  # not held here: a sweep lets go of what it is done with
                 counts,
                 backend,
                 max_iter=self.max_iter,
                 tol=self.tol,
                 tie=tie,
-                report=progress.report,
+                resume=saved,
+                watch=partial(_watch, (progress.report, *callbacks, stopping, checkpoints)),
             )
+        if checkpoints is not None:
+            checkpoints.finish()
+        kept = found.last if stopping is None else stopping.choose(found.last)
         if found.ending is Ending.INTERRUPTED:
-            warnings.warn(f"fit interrupted: the model is that of sweep {len(found.objectives)}", stacklevel=2)
-        self.users_, self.items_, self._counts, self._law = users, items, matrix, likelihood
-        self.user_posterior_, self.item_posterior_ = found.state.users, found.state.items
-        self.user_factors_, self.item_factors_ = found.state.users.mean, found.state.items.mean
-        self.components_ = self.item_factors_.T
-        self.objective_ = np.array(found.objectives)
-        self.n_iter_ = len(found.objectives)
-        self.converged_ = found.ending is Ending.CONVERGED
-        self.concentration_ = likelihood.concentration
-        if np.isfinite(self.concentration_):
-            self.exposure_ = "tied" if n_ties else "exact"
+            warnings.warn(f"fit interrupted: the model is that of sweep {kept.sweep}", stacklevel=2)
+        self._become(
+            Fitted(
+                users=users,
+                items=items,
+                counts=matrix,
+                model=kept.state.model,
+                user_posterior=kept.state.users,
+                item_posterior=kept.state.items,
+                objective=np.array(kept.objectives),
+                ending=found.ending,
+                exposure=None if isinstance(likelihood, Poisson) else "tied" if n_ties else "exact",
+                item_names=X.item_names if isinstance(X, Interactions) else None,
+                has_feature_names=hasattr(self, "feature_names_in_"),
+                ties=kept.state.ties,
+                unknown=left_out,
+            )
+        )
         return self
 
-    def predict(self, users: ArrayLike, items: ArrayLike) -> Array:
-        """Return the expected counts E[y*] = Σ_k ⟨w_uk⟩⟨h_ik⟩ of pairs of ids, Eq. (score)."""
-        check_is_fitted(self, "user_factors_")
-        rows = _positions(np.atleast_1d(users), self.users_, "user")
-        columns = _positions(np.atleast_1d(items), self.items_, "item")
-        if len(rows) != len(columns) and 1 not in (len(rows), len(columns)):
-            raise ValueError(f"{len(rows)} users and {len(columns)} items; give pairs, or one of either")
-        rows, columns = np.broadcast_arrays(rows, columns)
-        step = max(1, BLOCK_CELLS // self.n_components)
-        blocks = [slice(start, start + step) for start in range(0, len(rows), step)]
-        score = [np.sum(self.user_factors_[rows[b]] * self.item_factors_[columns[b]], axis=1) for b in blocks]
-        return np.concatenate(score) if score else np.empty(0)
+    def _become(self, fitted: Fitted) -> None:
+        """Take over what a fit has found, this one or that of a model file."""
+        self._fitted = fitted
+        self.users_, self.items_, self.item_names_ = fitted.users, fitted.items, fitted.item_names
+        self.user_posterior_, self.item_posterior_ = fitted.user_posterior, fitted.item_posterior
+        self.user_factors_, self.item_factors_ = fitted.user_posterior.mean, fitted.item_posterior.mean
+        self.components_ = self.item_factors_.T
+        self.objective_, self.n_iter_ = fitted.objective, len(fitted.objective)
+        self.ending_, self.converged_ = fitted.ending.value, fitted.ending is Ending.CONVERGED
+        self.concentration_ = fitted.model.likelihood.concentration
+        if fitted.exposure is not None:
+            self.exposure_ = fitted.exposure
+        self.n_features_in_ = len(fitted.items)
+        if fitted.has_feature_names:
+            self.feature_names_in_ = fitted.items
 
-    def recommend(self, users: ArrayLike, n: int = 10, *, exclude_seen: bool = True) -> Recommendations:
-        """Return the n items of largest expected count for each user, equal scores in the order of the items.
+    def save(self, path: Path) -> None:
+        """Write the model to a file, from which `nbmf.load(path)` brings it back as it is, data and settings included.
 
-        Parameters
-        ----------
-        users : one user id or several
-        exclude_seen : leave out what the user took in the data of the fit
+        The file is replaced as a whole or not at all, is checked when it is loaded, and loading it runs no code; what
+        is in it is in docs/format.md. Ids must be strings or numbers.
+
+        >>> import pathlib, tempfile, nbmf
+        >>> model = nbmf.NBMF(1, random_state=0).fit([[4, 0], [2, 2]])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     model.save(pathlib.Path(folder, "model.nbmf"))
+        ...     same = nbmf.load(pathlib.Path(folder, "model.nbmf"))
+        >>> (same.predict(0, [0, 1]) == model.predict(0, [0, 1])).all()
+        np.True_
         """
-        check_is_fitted(self, "user_factors_")
-        if n < 1:
-            raise ValueError(f"n is {n}; recommend at least 1 item")
-        ids = np.atleast_1d(users)
-        rows = _positions(ids, self.users_, "user")
-        n = min(n, len(self.items_))
-        best, scores = np.empty((len(rows), n), np.intp), np.empty((len(rows), n), self.user_factors_.dtype)
-        step = max(1, BLOCK_CELLS // len(self.items_))
-        for start in range(0, len(rows), step):
-            block = rows[start : start + step]
-            score = self.user_factors_[block] @ self.item_factors_.T
-            for place, row in enumerate(block):
-                if exclude_seen:
-                    score[place, self._seen(row)] = -np.inf
-                best[start + place] = _largest(score[place], n)
-                scores[start + place] = score[place, best[start + place]]
-        items = self.items_[best]
-        missing = np.isneginf(scores)
-        if missing.any():
-            items = items.astype(object)
-            items[missing] = None
-        return Recommendations(ids, items, scores)
+        found = self._found
+        if self.user_factors_ is not found.user_posterior.mean or self.item_factors_ is not found.item_posterior.mean:
+            raise StorageError("the factors are no longer those of the fit; a model file holds what was fitted")
+        write_model(path, type(self).__name__, self.get_params(deep=False), found)
 
-    def exposures(self, user: Any) -> Exposures:
-        """Return how exposed a user was to each item the user took: ⟨a_ui⟩ = (α+y)/(α+μ), Eq. (update_a)."""
-        check_is_fitted(self, "user_factors_")
-        if np.ndim(user):
-            raise ValueError(f"exposures are those of one user; got {np.size(user)}")
-        row = int(_positions(np.atleast_1d(user), self.users_, "user")[0])
-        start, stop = self._counts.indptr[row], self._counts.indptr[row + 1]
-        order = np.argsort(-self._counts.data[start:stop], kind="stable")
-        columns, count = self._counts.indices[start:stop][order], self._counts.data[start:stop][order]
-        intensity = (self.item_factors_[columns] @ self.user_factors_[row]).astype(np.float64)
-        exposure = self._law.exposure(count, intensity)
-        # q(a) = Gamma(α+y, α+μ): its standard deviation is √(α+y)/(α+μ); Poisson's exposure is 1 for certain
-        sd = exposure / np.sqrt(self.concentration_ + count)
-        return Exposures(self.items_[columns], count, intensity, exposure, sd)
+    def predict(self, users: Any, items: ArrayLike | None = None) -> Array:
+        """Return the expected counts E[y*] = Σ_k ⟨w_uk⟩⟨h_ik⟩ of pairs of ids, Eq. (score).
+
+        Without items, `users` are rows of counts of new users, as for `transform`, and the result is the expected total
+        of each, Σ_i E[y*]: scikit-learn asks for a predict(X) with a number for each row. The counts of all items are
+        `transform(X) @ components_`.
+        """
+        if items is None:
+            return np.asarray(self.transform(users) @ self.components_.sum(axis=1))
+        rows, columns = self._pairs(users, items)
+        return dots(self.user_factors_, self.item_factors_, rows, columns)
 
     def __sklearn_tags__(self) -> Tags:
         """Tell scikit-learn: sparse input is fine, negative input is not."""
         tags: Tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.input_tags.positive_only = True
+        tags.transformer_tags.preserves_dtype = []  # `dtype` says of what type factors are
         return tags
-
-    def _seen(self, row: int) -> NDArray[Any]:
-        seen: NDArray[Any] = self._counts.indices[self._counts.indptr[row] : self._counts.indptr[row + 1]]
-        return seen
 
     def _check_settings(self) -> None:
         for name in ("n_components", "max_iter"):
@@ -239,33 +256,16 @@ class CountFactorization(BaseEstimator):  # type: ignore[misc]
             users, items, matrix = X.users, X.items, X.matrix
             self.n_features_in_ = X.n_items
         else:
-            if {"user", "item"} <= set(map(str, getattr(X, "columns", ()))) <= {"user", "item", "count"}:
-                raise ValueError("this data frame lists interactions; fit(nbmf.read_interactions(frame)) takes those")
-            wide = widened(X) if sp.issparse(X) else X  # repeated entries are added up
-            checked = validate_data(self, wide, accept_sparse="csr", ensure_all_finite=False)
-            matrix = sp.csr_array(checked)
-            check_matrix(matrix)
+            matrix = take_matrix(self, X, reset=True)
             users = np.arange(matrix.shape[0])
             items = getattr(self, "feature_names_in_", np.arange(matrix.shape[1]))
-            if not (matrix.has_canonical_format and np.all(matrix.data)):
-                matrix = canonical(matrix.copy() if sp.issparse(X) else matrix)
         if 0 in matrix.shape:
             raise ValueError(
                 f"the data has {matrix.shape[0]} users and {matrix.shape[1]} items; there is nothing to factorize "
                 "(a filter that leaves nothing asks for too much)"
             )
-        self._check_range(matrix)
+        check_range(matrix, self.dtype)
         return users, items, matrix
-
-    def _check_range(self, matrix: sp.csr_array) -> None:
-        """Refuse counts whose products with others leave the range of the factors' numbers."""
-        limit = float(np.sqrt(np.finfo(self.dtype).max)) * 1e10
-        for count in (matrix.data.max(initial=1), matrix.data.min(initial=1)):
-            if not 1 / limit <= count <= limit:
-                remedy = (
-                    "scale the data" if np.dtype(self.dtype) == np.float64 else "scale the data or use dtype='float64'"
-                )
-                raise ValueError(f"count {count} is out of the range of {np.dtype(self.dtype)}; {remedy}")
 
     def _start(self, shape: tuple[int, int], rng: np.random.RandomState) -> tuple[Array, Array]:
         sizes = [(n, self.n_components) for n in shape]
@@ -285,25 +285,7 @@ class CountFactorization(BaseEstimator):  # type: ignore[misc]
         return users, items
 
 
-def _positions(ids: Ids, known: Ids, what: str) -> NDArray[np.intp]:
-    """Find ids among the ids of the fit."""
-    if ids.ndim != 1:
-        raise ValueError(f"{what}s must be one id or a list of ids; got an array of shape {ids.shape}")
-    order = np.argsort(known, kind="stable")
-    try:
-        found = order[np.minimum(np.searchsorted(known, ids, sorter=order), len(known) - 1)]
-        unknown = np.flatnonzero(known[found] != ids)
-    except TypeError:  # a number asked of strings: none of them is there
-        unknown = np.array([0])
-    if len(unknown):
-        raise KeyError(
-            f"{what} {ids.tolist()[unknown[0]]!r} was not in the data of the fit, which had {len(known)} {what}s"
-        )
-    return found
-
-
-def _largest(scores: Array, n: int) -> NDArray[np.intp]:
-    """Return the positions of the n largest scores, largest first, equal ones by position."""
-    least = np.partition(scores, len(scores) - n)[len(scores) - n]
-    candidates = np.flatnonzero(scores >= least)
-    return candidates[np.argsort(-scores[candidates], kind="stable")][:n]
+def _watch(watches: Sequence[Callable[[Snapshot], Any] | None], snapshot: Snapshot) -> bool:
+    """Call all that there are; only True itself ends a run, as loggers return all sorts of things."""
+    answers = [watch(snapshot) for watch in watches if watch is not None]
+    return any(isinstance(answer, bool | np.bool_) and bool(answer) for answer in answers)

@@ -22,7 +22,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import ThreadpoolController
 
-from nbmf.backends.ranks import keep_best, place_rows, score_rows, sort_best
+from nbmf.backends.ranks import keep_best, keep_best_listed, place_rows, score_rows, sort_best
 
 Array = NDArray[np.floating[Any]]
 Rows = NDArray[np.intp]
@@ -347,6 +347,26 @@ def top(
     if len(items):
         walk(chosen, rows, [visit], whole=False, n_threads=n_threads, report=report)
     return visit.best
+
+
+def top_listed(users: Array, items: Array, n: int, lists: sp.csr_array) -> Best:
+    """Return the n best of the items that each user's row of `lists` stores, equal scores in the order of the items.
+
+    Parameters
+    ----------
+    users, items : factors, users × K and items × K
+    lists : csr_array, users × items, with ascending columns in each row
+
+    Examples
+    --------
+    >>> lists = sp.csr_array([[1, 0, 1, 1]])
+    >>> top_listed(np.ones((1, 1)), np.array([[3.0], [5.0], [1.0], [4.0]]), 2, lists).items
+    array([[3, 0]])
+    """
+    best = Best(np.full((len(users), n), -1, np.intp), np.full((len(users), n), -np.inf, users.dtype))
+    keep_best_listed(users, items, lists.indptr, lists.indices, *best)
+    sort_best(*best)
+    return best
 
 
 def places(

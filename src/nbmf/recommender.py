@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,12 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
 from nbmf.factorization import CountFactorization
+from nbmf.inference.hyperparameters import Learned
 from nbmf.likelihood import Likelihood, NegativeBinomial, Poisson
 
 CHEAP_CELLS = 4_000_000
 CHEAP_CELLS_PER_NONZERO = 32
+LEARNED = {"learn": "all", "learn_per_user": "user", "learn_per_item": "item"}
 
 
 class NBMF(CountFactorization):
@@ -21,8 +24,13 @@ class NBMF(CountFactorization):
     Parameters
     ----------
     n_components : K, the number of components
-    concentration : α; the variance of a count with mean μ is μ(1 + μ/α), so large α is close to Poisson
+    concentration : α; the variance of a count with mean μ is μ(1 + μ/α), so large α is close to Poisson. "learn" finds
+        it from the data, "learn_per_user" and "learn_per_item" (exact exposures only) one for each. The most likely α
+        is often smaller than the one that ranks best: `nbmf.tune` looks for that
     user_shape, item_shape : α^W, α^H, the shapes of the gamma priors ("cavi"); below 1 favours sparse factors
+    rates : "shared", one β^H for all items, learned, and β^W = α^W, as in the paper; "per_row", a learned rate for
+        every user and item, as in hierarchical Poisson factorization ("cavi")
+    shapes : "fixed", or "learn" them, starting from user_shape and item_shape ("cavi")
     inference : "cavi", variational Bayes (Algorithm 1), or "mm", maximum likelihood (Eqs. nmfH, nmfW)
     exposure : "exact", an exposure for every cell; "tied", the unseen cells of a user share one in each cluster of
         items, which costs no more than the non-zeros do; "auto", exact while there are at most 32 cells for each
@@ -43,9 +51,11 @@ class NBMF(CountFactorization):
     user_factors_, item_factors_ : posterior means ⟨W⟩ (n_users × K) and ⟨H⟩ (n_items × K); components_ is ⟨H⟩ᵀ
     user_posterior_, item_posterior_ : `nbmf.factors.Gamma` ("cavi") or `Point` ("mm")
     objective_ : ELBO ("cavi") or log-likelihood ("mm") after each sweep; higher is better
-    n_iter_, converged_ : number of sweeps, and whether `tol` ended them
-    concentration_, exposure_ : what was used
-    users_, items_ : ids of the rows and columns
+    n_iter_, converged_ : number of sweeps, and whether `tol` ended them; ending_ is "converged", "max_iter", "stopped"
+        (by a callback or by `stopping`) or "interrupted" (by Ctrl-C)
+    concentration_, exposure_ : what was used; a concentration for each user is an array n_users × 1, for each item
+        1 × n_items
+    users_, items_ : ids of the rows and columns; item_names_ : the items' names where the data had them, else None
 
     Examples
     --------
@@ -62,9 +72,11 @@ class NBMF(CountFactorization):
         self,
         n_components: int = 50,
         *,
-        concentration: float = 1.0,
+        concentration: float | str = 1.0,
         user_shape: float = 1.0,
         item_shape: float = 1.0,
+        rates: str = "shared",
+        shapes: str = "fixed",
         inference: str = "cavi",
         exposure: str = "auto",
         n_clusters: int = 64,
@@ -83,6 +95,8 @@ class NBMF(CountFactorization):
         self.concentration = concentration
         self.user_shape = user_shape
         self.item_shape = item_shape
+        self.rates = rates
+        self.shapes = shapes
         self.inference = inference
         self.exposure = exposure
         self.n_clusters = n_clusters
@@ -97,7 +111,18 @@ class NBMF(CountFactorization):
         self.verbose = verbose
 
     def _likelihood(self) -> Likelihood:
-        return NegativeBinomial(self.concentration)
+        if not isinstance(self.concentration, str):
+            return NegativeBinomial(self.concentration)
+        if self.concentration not in LEARNED:
+            raise ValueError(
+                f"concentration is {self.concentration!r}; it must be a positive number or one of "
+                f"{', '.join(map(repr, LEARNED))}"
+            )
+        return NegativeBinomial(1.0)  # where learning starts
+
+    def _learned(self) -> Learned:
+        group = LEARNED[self.concentration] if isinstance(self.concentration, str) else ""
+        return replace(super()._learned(), concentration=group)
 
     def _n_ties(self, matrix: sp.csr_array) -> int | None:
         if self.exposure not in ("auto", "exact", "tied"):
@@ -106,7 +131,13 @@ class NBMF(CountFactorization):
             raise ValueError(f"n_clusters is {self.n_clusters}; it must be a whole number from 1")
         cells = matrix.shape[0] * matrix.shape[1]
         cheap = cells <= max(CHEAP_CELLS, CHEAP_CELLS_PER_NONZERO * matrix.nnz)
-        return None if self.exposure == "exact" or (self.exposure == "auto" and cheap) else self.n_clusters
+        exact = self.exposure == "exact" or (self.exposure == "auto" and cheap)
+        if not exact and self.concentration == "learn_per_item":
+            raise ValueError(
+                "items that share an exposure cannot have a concentration each: concentration='learn_per_item' needs "
+                f"exposure='exact', which computes all {cells:,} cells in every sweep"
+            )
+        return None if exact else self.n_clusters
 
 
 class PoissonMF(CountFactorization):
@@ -131,6 +162,8 @@ class PoissonMF(CountFactorization):
         binarize: bool = False,
         user_shape: float = 1.0,
         item_shape: float = 1.0,
+        rates: str = "shared",
+        shapes: str = "fixed",
         inference: str = "cavi",
         init: str | tuple[ArrayLike, ArrayLike] = "random",
         max_iter: int = 500,
@@ -147,6 +180,8 @@ class PoissonMF(CountFactorization):
         self.binarize = binarize
         self.user_shape = user_shape
         self.item_shape = item_shape
+        self.rates = rates
+        self.shapes = shapes
         self.inference = inference
         self.init = init
         self.max_iter = max_iter

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from nbmf.counts import Counts
 from nbmf.factors import Factor, Gamma, Prior
-from nbmf.interactions import Counts
 from nbmf.likelihood import Likelihood
 from nbmf.ties import Ties
 

@@ -20,8 +20,8 @@ from scipy.special import digamma, polygamma
 from threadpoolctl import ThreadpoolController
 
 from nbmf.backends import Sums, kernels, tiles
+from nbmf.counts import Counts
 from nbmf.factors import Factor, Gamma, Prior
-from nbmf.interactions import Counts
 from nbmf.likelihood import Likelihood, Poisson
 from nbmf.ties import Ties
 

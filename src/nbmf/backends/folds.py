@@ -101,7 +101,7 @@ def _update(bayesian, shape, rate, allocated, exposed, mean, geometric_mean, bef
 @compiled
 def fold_rows(  # type: ignore[no-untyped-def]
     start, stop, indptr, indices, counts, concentrations, geometric, means, labels, sizes, sums,
-    bayesian, shape, rates, own_rates, least, tol, most, mean, allocated, exposed, steps,
+    bayesian, shape, rates, own_rates, least, least_sum, tol, most, mean, allocated, exposed, steps,
 ):  # fmt: skip
     """Repeat each row's update until it changes the row by less than `tol` of its size, or `most` times.
 
@@ -111,7 +111,8 @@ def fold_rows(  # type: ignore[no-untyped-def]
     labels, sizes, sums : which cluster each column is in, their sizes, and their sums of `means`; the unseen cells of a
         row share an exposure in each cluster, so a cluster for each column makes them exact; Poisson needs only one
     bayesian : gamma posteriors with the prior (shape, rate of the row), else points
-    own_rates : a row's prior rate is shape · K / Σ_k ⟨w_k⟩, anew in each step
+    own_rates : a row's prior rate is shape · K / Σ_k ⟨w_k⟩, anew in each step, with a sum of `least_sum` or more
+    least : of λ, which may underflow
     mean : comes with the start, which serves as geometric means too, and leaves with the means found
     allocated, exposed, rates : leave with what the last update was made of, `steps` with the number of updates
     """
@@ -147,7 +148,7 @@ def fold_rows(  # type: ignore[no-untyped-def]
             _add_rows(open_to, shared, rest, n_clusters)
             _add_rows(open_to, weights, seen, size)
             if own_rates:
-                rates[row] = shape * n_components / np.sum(w)
+                rates[row] = shape * n_components / max(np.sum(w), least_sum)
             change = _update(bayesian, shape, rates[row], found, open_to, w, geometric_w, before)
             steps[row] += 1
         mean[row] = w

@@ -85,6 +85,19 @@ def keep_best(scores, items, rows, indptr, indices, passed, best_items, best_sco
             passed[n] = skip
 
 
+@kernels.compiled
+def keep_best_listed(users, items, indptr, indices, best_items, best_scores):  # type: ignore[no-untyped-def]
+    """Put each user's scores for the items of a list, row n of a csr matrix, into the user's heap of best items."""
+    size = best_scores.shape[1]
+    for n in range(len(users)):
+        for p in range(indptr[n], indptr[n + 1]):
+            item, score = indices[p], users.dtype.type(0)
+            for k in range(users.shape[1]):
+                score += users[n, k] * items[item, k]
+            if score > best_scores[n, 0]:
+                _sift_down(best_items[n], best_scores[n], size, item, score)
+
+
 @compiled
 def sort_best(best_items, best_scores):  # type: ignore[no-untyped-def]
     """Turn each user's heap into a list, best first: time and again the worst one left goes to the end."""

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from scipy.special import digamma, gammaln, xlogy
 
 from nbmf.backends import Sums
+from nbmf.counts import Counts
 from nbmf.factors import Factor, Gamma, Prior
-from nbmf.interactions import Counts
 from nbmf.likelihood import Likelihood, NegativeBinomial
 from nbmf.ties import Ties
 

@@ -14,14 +14,15 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.backends.elementary import exp, log, log1p, lost_by_adding_1
+from nbmf.backends.elementary import exp, log1p
 from nbmf.backends.kernels import compiled
 from nbmf.evaluation.judged import Judged, law_of, scores_of, take
 from nbmf.evaluation.resampling import Metric, check_boot, intervals, resampled_ratios
 from nbmf.evaluation.table import Table
 from nbmf.interactions import Interactions
-from nbmf.likelihood import Concentration, Likelihood, log_probability
+from nbmf.likelihood import Concentration, Likelihood
 from nbmf.ranking import Report, Rows, walk, with_sorted_rows
+from nbmf.scoring import check_intensities, log_probabilities, plain
 
 Array = NDArray[np.float64]
 
@@ -64,15 +65,8 @@ def log_likelihood(
     check_boot(n_boot)
     known, held_out, law = _take(model, train, test, concentration)
     scores, n_users, n_items = scores_of(model, known), known.n_users, known.n_items
-    at_zero, intensity = Zeros(law, known.matrix, n_users), Entries(held_out)
-    walk(scores, np.arange(n_users), [at_zero, intensity], n_threads=n_threads, report=report)
+    total = log_probabilities(law, scores, held_out, known.matrix, n_threads=n_threads, report=report)
     n_cells = n_items - np.diff(known.matrix.indptr)
-    count, μ = held_out.data.astype(np.float64), intensity.scores
-    user = np.repeat(np.arange(n_users), np.diff(held_out.indptr))
-    of_cells = law.at(user, held_out.indices)
-    with np.errstate(divide="ignore"):
-        gained = log_probability(of_cells, count, μ) - log_probability(of_cells, 0.0, μ)
-    total = at_zero.totals + np.bincount(user, gained, n_users)
     judged = n_cells > 0
     per_user = np.divide(total, n_cells, out=np.full(n_users, np.nan), where=judged)
     mean = float(total.sum() / n_cells.sum()) if judged.any() else float("nan")
@@ -190,37 +184,6 @@ def _take(
     return known, with_sorted_rows(counts), law
 
 
-class Entries:
-    """A visit that keeps the scores of given cells."""
-
-    def __init__(self, cells: sp.csr_array) -> None:
-        """Prepare to keep the scores of what is stored in `cells`, users × items."""
-        self.cells, self.scores = cells, np.zeros(cells.nnz)
-
-    def __call__(self, start: int, rows: Rows, left: int, scores: NDArray[Any]) -> None:
-        """Take in the whole rows of scores of some users."""
-        pick_rows(scores, rows, self.cells.indptr, self.cells.indices, self.scores)
-
-
-class Zeros:
-    """A visit that sums, over each user's cells not in train, the log-probability of a count of 0."""
-
-    def __init__(self, law: Likelihood, train: sp.csr_array, n_users: int) -> None:
-        """Prepare for the users of a walk."""
-        self.concentration, self.train, self.totals = law.concentration, train, np.zeros(n_users)
-
-    def __call__(self, start: int, rows: Rows, left: int, scores: NDArray[Any]) -> None:
-        """Take in the whole rows of scores of some users."""
-        check_intensities(scores)
-        if isinstance(self.concentration, np.ndarray):
-            μ, α, unseen = _plain(scores, rows, self.concentration, self.train)
-            self.totals[start : start + len(rows)] = np.sum(-α * np.log1p(μ / α), axis=1, where=unseen)
-            return
-        seen, concentration = (self.train.indptr, self.train.indices), float(self.concentration)
-        settings = concentration, float(scores.max(initial=0)) / concentration < 1e38
-        sum_log_zeros(scores, self.train.shape[1], rows, *seen, *settings, self.totals[start : start + len(rows)])
-
-
 class Frequencies:
     """A visit that sums, over each user's cells not in train, the probabilities of the counts 0 to n_max."""
 
@@ -233,7 +196,7 @@ class Frequencies:
         check_intensities(scores)
         totals = self.totals[start : start + len(rows)]
         if isinstance(self.concentration, np.ndarray):
-            μ, α, unseen = _plain(scores, rows, self.concentration, self.train)
+            μ, α, unseen = plain(scores, rows, self.concentration, self.train)
             probability = np.exp(-α * np.log1p(μ / α))
             for count in range(totals.shape[1]):
                 totals[:, count] = np.sum(probability, axis=1, where=unseen)
@@ -241,65 +204,6 @@ class Frequencies:
             return
         seen = self.train.indptr, self.train.indices
         sum_probabilities(scores, self.train.shape[1], rows, *seen, float(self.concentration), totals)
-
-
-def _plain(
-    scores: NDArray[Any], rows: Rows, concentration: NDArray[Any], train: sp.csr_array
-) -> tuple[Array, Array, NDArray[np.bool_]]:
-    """Return the intensities of some users, their concentrations, and which cells are not in train."""
-    μ = scores[:, : train.shape[1]].astype(np.float64)
-    α = concentration[rows] if len(concentration) > 1 else concentration
-    return μ, np.asarray(α, np.float64), np.asarray(train[rows].toarray() == 0)
-
-
-def check_intensities(scores: NDArray[Any]) -> None:
-    """Raise ValueError unless all scores can be the mean of a count."""
-    least = scores.min(initial=np.inf)
-    if not least >= 0:
-        raise ValueError(f"the model has the score {least}; the mean of a count is a number from 0")
-
-
-@compiled
-def pick_rows(scores, rows, indptr, indices, found):  # type: ignore[no-untyped-def]
-    """Copy the scores of a csr matrix's entries to where those stand among its data."""
-    for n in range(len(rows)):
-        for p in range(indptr[rows[n]], indptr[rows[n] + 1]):
-            found[p] = scores[n, indices[p]]
-
-
-@compiled
-def _sum_log1p(row, scale, moderate):  # type: ignore[no-untyped-def]
-    """Σ ln(1 + scale · x) over a row; if that is moderate, logarithms of products of eight, which stay finite then."""
-    total, eighth = 0.0, len(row) // 8 if moderate else 0
-    for j in range(eighth):
-        product = 1.0
-        for part in range(8):
-            x = np.float64(row[part * eighth + j]) * scale
-            product *= 1.0 + x
-            total += lost_by_adding_1(min(x, 1.0))
-        total += log(product)
-    for j in range(8 * eighth, len(row)):
-        total += log1p(np.float64(row[j]) * scale)
-    return total
-
-
-@compiled
-def sum_log_zeros(  # type: ignore[no-untyped-def]
-    scores, n_items, rows, indptr, indices, concentration, moderate, totals
-):  # fmt: skip
-    """For each user, Σ ln p(0 | μ) over all cells but those of the csr matrix: −μ, or −α ln(1 + μ/α)."""
-    poisson, scale = concentration == np.inf, 1.0 / concentration
-    for n in range(len(rows)):
-        row, total = scores[n][:n_items], 0.0
-        seen = indices[indptr[rows[n]] : indptr[rows[n] + 1]]
-        if poisson:
-            for j in range(len(row)):
-                total += np.float64(row[j])
-            for p in range(len(seen)):
-                total -= np.float64(row[seen[p]])
-            totals[n] = -total
-        else:
-            totals[n] = -concentration * (_sum_log1p(row, scale, moderate) - _sum_log1p(row[seen], scale, moderate))
 
 
 @compiled

@@ -1,0 +1,37 @@
+"""The door of the estimators: what scikit-learn's users hand in, checked and made a canonical matrix of counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import validate_data
+
+from nbmf.interactions import canonical, check_matrix, widened
+
+
+def take_matrix(estimator: BaseEstimator, X: Any, *, reset: bool) -> sp.csr_array:
+    """Return a scipy sparse matrix, array or data frame as a canonical matrix.
+
+    reset : note the columns and their names in the estimator; else they must be those it has noted
+    """
+    if {"user", "item"} <= set(map(str, getattr(X, "columns", ()))) <= {"user", "item", "count"}:
+        raise ValueError("this data frame lists interactions; nbmf.read_interactions(frame) makes Interactions of it")
+    wide = widened(X) if sp.issparse(X) else X  # repeated entries are added up
+    checked = validate_data(estimator, wide, accept_sparse="csr", ensure_all_finite=False, reset=reset)
+    matrix = sp.csr_array(checked)
+    check_matrix(matrix)
+    if not (matrix.has_canonical_format and np.all(matrix.data)):
+        matrix = canonical(matrix.copy() if sp.issparse(X) else matrix)
+    return matrix
+
+
+def check_range(matrix: sp.csr_array, dtype: Any) -> None:
+    """Refuse counts whose products with others leave the range of the factors' numbers."""
+    limit = float(np.sqrt(np.finfo(dtype).max)) * 1e10
+    for count in (matrix.data.max(initial=1), matrix.data.min(initial=1)):
+        if not 1 / limit <= count <= limit:
+            remedy = "scale the data" if np.dtype(dtype) == np.float64 else "scale the data or use dtype='float64'"
+            raise ValueError(f"count {count} is out of the range of {np.dtype(dtype)}; {remedy}")

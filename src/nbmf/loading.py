@@ -1,0 +1,36 @@
+"""Models from files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nbmf.averaging import Averaged, united
+from nbmf.container import Path, StorageError, read
+from nbmf.recommender import NBMF, PoissonMF
+from nbmf.storage import read_average, read_model
+
+MODELS: dict[str, type[NBMF] | type[PoissonMF]] = {"NBMF": NBMF, "PoissonMF": PoissonMF}
+
+
+def load(path: Path) -> NBMF | PoissonMF | Averaged:
+    """Return the model that `model.save(path)` wrote: every method answers as before, to the bit.
+
+    Loading runs no code, whatever is in the file. What is damaged, cut short or of another format raises StorageError,
+    a ValueError and OSError, with the file and the fault.
+    """
+    contents = read(path)
+    if contents.document.get("kind") == "average":
+        settings, members = read_average(contents)
+        models = [_made(path, name, own) for name, own, _ in members]
+        return united(models, [fitted for _, _, fitted in members], settings)
+    name, settings, fitted = read_model(contents)
+    model = _made(path, name, settings)
+    model._become(fitted)
+    return model
+
+
+def _made(path: Path, name: str, settings: dict[str, Any]) -> NBMF | PoissonMF:
+    unknown = settings.keys() - MODELS[name]().get_params(deep=False).keys()
+    if unknown:
+        raise StorageError(f"{path}: has the setting {min(unknown)!r}, unknown to this nbmf; install a newer one")
+    return MODELS[name](**settings)

@@ -1,0 +1,99 @@
+"""The mean of several starts: every answer is the mean of the members' answers, and one file holds them all."""
+
+import numpy as np
+import pytest
+
+import nbmf
+from conftest import small_matrix
+
+ESTIMATORS = [
+    nbmf.NBMF(3, max_iter=25, dtype="float64"),
+    nbmf.NBMF(3, exposure="tied", n_clusters=4, concentration="learn_per_user", max_iter=25, dtype="float64"),
+    nbmf.NBMF(3, inference="mm", max_iter=25, dtype="float64"),
+    nbmf.PoissonMF(3, binarize=True, max_iter=25, dtype="float64"),
+]
+
+
+def data():
+    matrix = small_matrix()
+    return nbmf.Interactions.from_matrix(matrix, [f"u{n}" for n in range(30)], [f"i{n}" for n in range(20)])
+
+
+@pytest.fixture(params=ESTIMATORS, ids=str)
+def model(request):
+    return nbmf.Averaged(request.param, n_runs=3, random_state=5).fit(data())
+
+
+def mean_of(model, answer):
+    return np.mean([answer(member) for member in model.members_], axis=0)
+
+
+def test_scores_are_means(model):
+    users, items = ["u0", "u7", "u29"], ["i3", "i0", "i19"]
+    assert len({member.random_state for member in model.members_}) == 3
+    np.testing.assert_allclose(model.predict(users, items), mean_of(model, lambda m: m.predict(users, items)))
+    rows = small_matrix()[:4]
+    frame = nbmf.Interactions.from_matrix(rows, list("abcd"), [f"i{n}" for n in range(20)])
+    scores = mean_of(model, lambda m: m.transform(frame) @ m.components_)
+    np.testing.assert_allclose(model.transform(frame) @ model.components_, scores, rtol=1e-12)
+    np.testing.assert_allclose(
+        model.recommend_for({"i3": 4}, n=20, exclude_seen=False).scores[0],
+        np.sort(mean_of(model, lambda m: m.transform(only("i3", 4)) @ m.components_)[0])[::-1],
+    )
+
+
+def only(item, count):
+    return nbmf.Interactions.from_arrays(["new"], [item], [count])
+
+
+def test_explanations_are_means_and_add_up(model):
+    why = model.explain("u3", "i5")
+    assert why.contributions.sum() + why.prior == pytest.approx(why.score, rel=1e-12)
+    assert why.score == pytest.approx(model.predict("u3", "i5")[0], rel=1e-12)
+    assert list(why.contributions) == sorted(why.contributions, reverse=True)
+    for item, part in zip(why.items, why.contributions, strict=True):
+        parts = [m.explain("u3", "i5") for m in model.members_]
+        assert part == pytest.approx(np.mean([p.contributions[p.items == item][0] for p in parts]), rel=1e-12)
+
+
+def test_one_file_holds_them_all(model, tmp_path):
+    model.save(tmp_path / "model.nbmf")
+    same = nbmf.load(tmp_path / "model.nbmf")
+    np.testing.assert_array_equal(same.user_factors_, model.user_factors_)
+    np.testing.assert_array_equal(same.concentration_, model.concentration_)
+    assert same.get_params()["n_runs"] == 3
+    users = ["u0", "u11"]
+    np.testing.assert_array_equal(same.recommend(users).items, model.recommend(users).items)
+    np.testing.assert_array_equal(same.recommend_for({"i2": 1}).scores, model.recommend_for({"i2": 1}).scores)
+    np.testing.assert_array_equal(same.explain("u3", "i5").contributions, model.explain("u3", "i5").contributions)
+    single = tmp_path / "single.nbmf"
+    model.members_[0].save(single)
+    assert (tmp_path / "model.nbmf").stat().st_size < 3 * single.stat().st_size  # counts and ids are there once
+
+
+def test_growing_grows_every_member(model):
+    before = model.user_factors_.copy()
+    members = list(model.members_)
+    more = nbmf.Interactions.from_arrays(["new", "new"], ["i1", "i2"], [3, 1])
+    model.add_users(more)
+    np.testing.assert_array_equal(model.user_factors_[:30], before)
+    np.testing.assert_allclose(model.predict("new", "i4"), mean_of(model, lambda m: m.predict("new", "i4")))
+    assert all(len(member.users_) == 30 for member in members)  # who was given out stays as it was
+
+
+def test_averaging_ranks_better_than_its_members():
+    train, test = nbmf.datasets.simulate(150, 100, n_components=5, mean_count=0.4, seed=2).split(seed=0)
+    model = nbmf.Averaged(nbmf.NBMF(10, max_iter=60), n_runs=6, random_state=0).fit(train)
+    ndcg = [nbmf.evaluate(m, train, test, n_boot=1)["ndcg_counts"].mean for m in (model, *model.members_)]
+    assert ndcg[0] > np.mean(ndcg[1:])
+
+
+@pytest.mark.parametrize(("settings", "message"), [({"n_runs": 0}, "n_runs"), ({"n_runs": 2.5}, "n_runs")])
+def test_bad_settings_are_named(settings, message):
+    with pytest.raises(ValueError, match=message):
+        nbmf.Averaged(**settings).fit(data())
+
+
+def test_a_checkpoint_is_of_one_start(tmp_path):
+    with pytest.raises(ValueError, match="one by one"):
+        nbmf.Averaged(nbmf.NBMF(2)).fit(data(), checkpoint=tmp_path / "check")
