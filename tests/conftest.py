@@ -63,3 +63,12 @@ def count_matrices(draw: st.DrawFn) -> np.ndarray:
     for item in draw(st.sets(st.integers(0, shape[1] - 1), max_size=1)):
         count[:, item] = 0
     return count
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The bytes of a small model file."""
+    path = tmp_path_factory.mktemp("small") / "model.nbmf"
+    data = nbmf.Interactions.from_matrix(small_matrix(12, 9)[:4, :3], users=list("abcé"))
+    nbmf.NBMF(1, random_state=0, max_iter=2).fit(data).save(path)
+    return path.read_bytes()

@@ -13,8 +13,8 @@ from nbmf.backends.cpu import Cpu
 from nbmf.backends.elementary import exp, log, log1p
 from nbmf.backends.kernels import gamma_rows
 from nbmf.backends.reference import Reference
+from nbmf.counts import Counts
 from nbmf.factors import Point, Prior
-from nbmf.interactions import Counts
 from nbmf.likelihood import NegativeBinomial, Poisson
 from nbmf.model import total_log_base
 from nbmf.ties import Ties, tie_items

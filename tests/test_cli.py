@@ -21,12 +21,17 @@ def test_groceries_are_those_of_the_package(groceries):
     assert dict(zip(groceries.items, groceries.item_names, strict=True))[1082185] == "Bananas, 40 lb"
 
 
-def test_demo_shows_ten_recommendations(groceries):
-    result = CliRunner().invoke(main, ["demo", "-k", "5", "--household", "1"], env={"COLUMNS": "200"})
+def test_demo_recommends_compares_and_draws(groceries, tmp_path):
+    typed = ["demo", "-k", "2", "--household", "1", "-o", str(tmp_path)]
+    result = CliRunner().invoke(main, typed, env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
     assert "Household 1" in result.output
     assert "exposure" in result.output
     assert " 10 │" in result.output
+    assert "binarized PoissonMF" in result.output
+    assert all(f"│ count{at} " in result.output for at in ("", " ≥ 1", " ≥ 2", " ≥ 5"))
+    assert str(tmp_path / "exposure.png") in result.output
+    assert (tmp_path / "exposure.png").stat().st_size > 0
 
 
 def test_demo_names_an_unknown_household(groceries):

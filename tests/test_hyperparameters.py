@@ -13,13 +13,13 @@ from conftest import count_matrices, small_matrix
 from nbmf.backends import Sums
 from nbmf.backends.cpu import Cpu
 from nbmf.backends.reference import Reference
+from nbmf.counts import Counts
 from nbmf.datasets import simulate
 from nbmf.factors import Prior
 from nbmf.inference.cavi import CAVI
 from nbmf.inference.hyperparameters import Learned, with_priors
 from nbmf.inference.mm import MM
 from nbmf.inference.run import run
-from nbmf.interactions import Counts
 from nbmf.likelihood import NegativeBinomial
 from nbmf.model import Model, begin
 from nbmf.ties import Ties

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from conftest import count_matrices
 from nbmf import Interactions
-from nbmf.interactions import Counts
+from nbmf.counts import Counts
 
 IDS = st.one_of(st.integers(-5, 5), st.integers(2**40, 2**40 + 3))
 ROWS = st.lists(st.tuples(IDS, st.sampled_from(["a", "b", "ç", ""]), st.integers(0, 10**9)), min_size=1)
@@ -128,7 +128,7 @@ def test_binarize():
 @given(count_matrices(), st.integers(1, 8))
 def test_counts_lie_both_ways(matrix, block_users):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nbmf.interactions.BLOCK_USERS", block_users)
+        patch.setattr("nbmf.counts.BLOCK_USERS", block_users)
         counts = Counts.of(Interactions.from_matrix(matrix).matrix, np.dtype(np.float64))
     assert len(counts.by_item) == -(-len(matrix) // block_users)
     back = np.zeros_like(matrix)

@@ -5,17 +5,42 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nbmf import datasets
+    from nbmf.averaging import Averaged
+    from nbmf.evaluation import compare, evaluate, ndcg
     from nbmf.interactions import Interactions
+    from nbmf.loading import load
     from nbmf.reading import read_interactions
     from nbmf.recommender import NBMF, PoissonMF
+    from nbmf.stopping import EarlyStopping
+    from nbmf.tuning import tune
 
-__all__ = ["NBMF", "Interactions", "PoissonMF", "datasets", "read_interactions"]
+__all__ = [
+    "NBMF",
+    "Averaged",
+    "EarlyStopping",
+    "Interactions",
+    "PoissonMF",
+    "compare",
+    "datasets",
+    "evaluate",
+    "load",
+    "ndcg",
+    "read_interactions",
+    "tune",
+]
 
 _HOMES = {
+    "Averaged": "nbmf.averaging",
     "NBMF": "nbmf.recommender",
     "PoissonMF": "nbmf.recommender",
+    "load": "nbmf.loading",
     "Interactions": "nbmf.interactions",
     "read_interactions": "nbmf.reading",
+    "EarlyStopping": "nbmf.stopping",
+    "compare": "nbmf.evaluation",
+    "evaluate": "nbmf.evaluation",
+    "ndcg": "nbmf.evaluation",
+    "tune": "nbmf.tuning",
 }
 
 

@@ -77,10 +77,9 @@ def gather_typed(
     types = {column: kind for column, kind in types.items() if not column.startswith("__index_level_")}
     chosen = {role: list(types)[k] for role, k in choose(name, list(types), named).items()}
     columns = {role: ('"' + column.replace('"', '""') + '"', types[column]) for role, column in chosen.items()}
-    data = gather(connection, Table(name, relation, columns, position=position))
-    if not data.n_users:
+    if connection.execute(f"SELECT 1 FROM {relation} LIMIT 1").fetchone() is None:  # then columns may have no type
         raise ReadError(f"{name}: has columns but no rows")
-    return data
+    return gather(connection, Table(name, relation, columns, position=position))
 
 
 def gather(connection: DuckDBPyConnection, table: Table, n_rows: int | None = None) -> Interactions:

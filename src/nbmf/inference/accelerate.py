@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nbmf.backends import Backend, Sums
+from nbmf.counts import Counts
 from nbmf.factors import Factor, Gamma, Point, Prior
 from nbmf.inference.run import Algorithm
-from nbmf.interactions import Counts
 from nbmf.model import State, observe
 
 Array = NDArray[np.floating[Any]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nbmf.backends import Backend
+from nbmf.counts import Counts
 from nbmf.inference.hyperparameters import NOTHING, Learned, observe_learning, with_priors
-from nbmf.interactions import Counts
 from nbmf.model import State, observe
 
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from scipy.special import digamma, polygamma
 
 from nbmf.backends import Backend
+from nbmf.counts import Counts
 from nbmf.factors import Factor, Gamma, Prior
-from nbmf.interactions import Counts
 from nbmf.likelihood import NegativeBinomial
 from nbmf.model import Model, State, observe, total_log_base, with_item_rate
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nbmf.backends import Backend, Sums
+from nbmf.counts import Counts
 from nbmf.factors import Point
 from nbmf.inference.hyperparameters import NOTHING, Learned, observe_learning
-from nbmf.interactions import Counts
 from nbmf.model import State, observe
 
 Array = NDArray[np.floating[Any]]

@@ -1,0 +1,285 @@
+"""`nbmf evaluate` and `nbmf compare`: how well models rank what was held out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from nbmf.commands.options import (
+    MODELS,
+    check_concentration,
+    data_argument,
+    data_options,
+    fit_options,
+    json_option,
+    make_model,
+    read_data,
+    split_data,
+    split_options,
+)
+from nbmf.commands.terminal import end_interrupted, sentences, show, show_json
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from nbmf.evaluation import Evaluation
+    from nbmf.interactions import Interactions
+
+JUDGED = (*MODELS, "popularity")
+
+
+def _several(context: click.Context, option: click.Parameter, value: str) -> tuple[str, ...]:
+    """Names of models with commas between them."""
+    names = tuple(part.strip() for part in value.split(","))
+    for name in names:
+        if name not in JUDGED:
+            raise click.BadParameter(f"{name!r} is not one of {', '.join(JUDGED)}")
+        if names.count(name) > 1:
+            raise click.BadParameter(f"{name!r} is there twice")
+    return names
+
+
+class Popularity:
+    """The baseline that knows nobody: an item's score is its number of users."""
+
+    def __init__(self, train: Interactions) -> None:
+        """Count the users of each item."""
+        import numpy as np  # noqa: PLC0415
+
+        self.n_users = np.bincount(train.matrix.indices, minlength=train.n_items).astype(float)
+
+    def score_items(self, rows: NDArray[np.intp]) -> NDArray[Any]:
+        """Return the same scores for everybody."""
+        import numpy as np  # noqa: PLC0415
+
+        return np.tile(self.n_users, (len(rows), 1))
+
+
+@click.command(short_help="Say how well a model ranks held-out counts.")
+@data_argument
+@click.option(
+    "--model",
+    type=click.Choice(JUDGED),
+    default="nbmf",
+    show_default=True,
+    help="Negative binomial, Poisson, Poisson on whether there is a count, or each item's number of users.",
+)
+@click.option(
+    "--model-file",
+    metavar="FILE",
+    type=click.Path(),
+    show_default="one is fitted",
+    help="A model to judge, all of DATA being the test.",
+)
+@click.option(
+    "--test",
+    metavar="FILE",
+    type=click.Path(),
+    show_default="a part of DATA",
+    help="What to test on; then all of DATA is fitted.",
+)
+@fit_options
+@split_options
+@data_options
+@json_option
+def evaluate(
+    data: str,
+    user: str | None,
+    item: str | None,
+    count: str | None,
+    min_users: int,
+    min_items: int,
+    model: str,
+    components: int,
+    concentration: float | None,
+    seed: int,
+    max_iter: int,
+    tol: float,
+    split: str,
+    test_fraction: float,
+    time: str | None,
+    test: str | None,
+    model_file: str | None,
+    as_json: bool,
+) -> None:
+    """Fit a model to a part of DATA and see how well it ranks the other part.
+
+    All items are ranked for each user, those fitted last. NDCG is over the full ranking, its relevance the held-out
+    count or whether that is at least s; the others look at the first 10 or 20. Intervals are of 1,000 draws of users.
+    """
+    if test is not None and model_file is not None:
+        raise click.UsageError("with --model-file the test is DATA; leave out --test")
+    check_concentration((model,), concentration)
+    with sentences():
+        import nbmf  # noqa: PLC0415
+
+        found = read_data(data, user, item, count, min_users, min_items, time)
+        if model_file is not None:
+            judged: Any = nbmf.load(model_file)
+            train = nbmf.Interactions(judged.users_, judged.items_, judged._fitted.counts)
+            held_out = _aligned(found, train, data)
+        else:
+            train, held_out = (
+                split_data(found, split, test_fraction, seed)
+                if test is None
+                else (found, _aligned(read_data(test, user, item, count, 0, 0, None), found, test))
+            )
+            judged = _fit(model, train, components, concentration, seed, max_iter, tol)
+        result = nbmf.evaluate(judged, train, held_out)
+        if as_json:
+            name = type(judged).__name__
+            show_json({"model": name, "users": result.n_users, "left_out": result.n_left_out, "metrics": result.rows()})
+        else:
+            _show_evaluation(type(judged).__name__, result)
+
+
+@click.command(short_help="Compare how models rank held-out counts.")
+@data_argument
+@click.option(
+    "--models",
+    metavar="NAME,…",
+    callback=_several,
+    default=",".join(JUDGED),
+    show_default=True,
+    help="Which, with commas between them.",
+)
+@click.option(
+    "--starts",
+    metavar="N",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Random starts of each model; their results are averaged.",
+)
+@click.option(
+    "--metric", metavar="NAME", default="ndcg_counts", show_default=True, help="Any that `nbmf evaluate` lists."
+)
+@click.option(
+    "--baseline", type=click.Choice(JUDGED), show_default="the best", help="To which model the others are compared."
+)
+@fit_options
+@split_options
+@data_options
+@json_option
+def compare(
+    data: str,
+    user: str | None,
+    item: str | None,
+    count: str | None,
+    min_users: int,
+    min_items: int,
+    models: tuple[str, ...],
+    components: int,
+    concentration: float | None,
+    seed: int,
+    max_iter: int,
+    tol: float,
+    split: str,
+    test_fraction: float,
+    time: str | None,
+    starts: int,
+    metric: str,
+    baseline: str | None,
+    as_json: bool,
+) -> None:
+    """Fit several models to the same part of DATA and compare how they rank the other part.
+
+    Differences are user by user, over the same 1,000 draws of users: an interval without 0 tells two models apart. With
+    several starts a model is the mean of them.
+    """
+    check_concentration(models, concentration)
+    if baseline is not None and baseline not in models:
+        raise click.UsageError(f"--baseline {baseline} is not among --models {','.join(models)}")
+    with sentences():
+        import nbmf  # noqa: PLC0415
+
+        found = read_data(data, user, item, count, min_users, min_items, time)
+        train, held_out = split_data(found, split, test_fraction, seed)
+        results: dict[str, Evaluation | list[Evaluation]] = {}
+        for name in models:
+            seeds = range(seed, seed + (starts if name != "popularity" else 1))
+            results[name] = [
+                nbmf.evaluate(_fit(name, train, components, concentration, start, max_iter, tol), train, held_out)
+                for start in seeds
+            ]
+        result = nbmf.compare(results, metric, baseline=baseline)
+        if as_json:
+            show_json({"metric": metric, "users": result.n_users, "models": result.rows()})
+        else:
+            _show_comparison(result)
+
+
+def _fit(
+    name: str,
+    train: Interactions,
+    components: int,
+    concentration: float | None,
+    seed: int,
+    max_iter: int,
+    tol: float,
+) -> Any:
+    if name == "popularity":
+        return Popularity(train)
+    warnings.filterwarnings("ignore", "fit interrupted")  # it is told below
+    model = make_model(name, components, concentration, seed, max_iter, tol).fit(train)
+    if model.ending_ == "interrupted":
+        end_interrupted("nothing was judged")
+    return model
+
+
+def _aligned(test: Interactions, train: Interactions, path: str) -> Interactions:
+    """The test counts in the rows and columns of train; those of others are counted and left out."""
+    import numpy as np  # noqa: PLC0415
+    import scipy.sparse as sp  # noqa: PLC0415
+
+    places = []
+    for what, theirs, ours in (("users", test.users, train.users), ("items", test.items, train.items)):
+        number = {identity: n for n, identity in enumerate(ours.tolist())}
+        places.append(np.array([number.get(identity, -1) for identity in theirs.tolist()], np.intp))
+        if not (places[-1] >= 0).any():
+            raise ValueError(
+                f"{path}: none of its {what} is among those that were fitted (such as {theirs.tolist()[0]!r} and "
+                f"{ours.tolist()[0]!r}); name their column by --{what[:-1]}"
+            )
+    cells = test.matrix.tocoo()
+    rows, columns = places[0][cells.coords[0]], places[1][cells.coords[1]]
+    known = (rows >= 0) & (columns >= 0)
+    if not known.all():
+        n_left = int((~known).sum())
+        what = f"{n_left:,} of {len(known):,} test counts are of users or items that were not fitted"
+        click.echo(f"note: {what}; they are left out", err=True)
+    matrix = sp.csr_array((cells.data[known], (rows[known], columns[known])), shape=train.matrix.shape)
+    return type(train).from_matrix(matrix, users=train.users, items=train.items)
+
+
+def _interval(low: float, high: float, form: str = ".4f") -> str:
+    return f"{low:{form}} to {high:{form}}" if low == low else ""  # noqa: PLR0124 (NaN: there is none)
+
+
+def _show_evaluation(model: str, result: Evaluation) -> None:
+    def cells() -> Iterator[list[str]]:
+        for row in result.rows():
+            form = ".4f" if abs(row["mean"]) < 1000 else ",.1f"
+            users = f"{row['n_users']:,}" if row["n_users"] else ""
+            yield [row["metric"], f"{row['mean']:{form}}", _interval(row["low"], row["high"], form), users]
+
+    title = f"{model}: {result.n_users:,} users judged; {result.n_left_out:,} have nothing to test"
+    show(title, ["metric", "mean", "95 % interval", "users"], list(cells()))
+
+
+def _show_comparison(result: Any) -> None:
+    rows, several = [], any(contender.n_starts > 1 for contender in result)
+    for row in result.rows():
+        is_other = row["name"] != row["reference"]
+        difference = f"{row['difference']:+.4f}" if is_other else ""
+        apart = _interval(row["difference_low"], row["difference_high"], "+.4f") if is_other else ""
+        spread = [f"{row['spread']:.4f}" if row["n_starts"] > 1 else ""] if several else []
+        mean, interval = f"{row['mean']:.4f}", _interval(row["low"], row["high"])
+        rows.append([row["name"], mean, interval, difference, apart, str(row["n_starts"]), *spread])
+    title = f"{result.metric} of {result.n_users:,} users; differences to {result.reference}"
+    columns = ["model", "mean", "95 % interval", "difference", "95 % interval", "starts"]
+    show(title, columns + ["sd of starts"] * several, rows)
