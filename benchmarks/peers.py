@@ -27,7 +27,7 @@ from nbmf.recommender import NBMF
 from nbmf.ties import Ties, tie_items
 from workload import N_CLUSTERS, N_COMPONENTS, popular_counts
 
-ROUNDS, SWEEPS = 3, 6
+ROUNDS, SWEEPS = 4, 8
 
 
 class Ours:
@@ -156,9 +156,8 @@ def main() -> None:
     nb, poisson = Ours(matrix, NegativeBinomial(1.0), tied=True), Ours(matrix, Poisson(), tied=False)
     seconds: dict[str, list[float]] = {"NBMF": [], "PoissonMF": [], "implicit ALS": [], "hpfrec": []}
     for _ in range(ROUNDS):
-        for _ in range(SWEEPS):
-            seconds["NBMF"] += nb.sweep(1)
-            seconds["PoissonMF"] += poisson.sweep(1)
+        seconds["NBMF"] += nb.sweep(SWEEPS)  # one after another, as in a fit
+        seconds["PoissonMF"] += poisson.sweep(SWEEPS)
         seconds["implicit ALS"].append(implicit_sweep(matrix, threads))
     seconds["hpfrec"].append(hpfrec_sweep(matrix, threads))
     seconds["NBMF"] += nb.sweep(SWEEPS)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from nbmf.interactions import Ids, Interactions, canonical
 
-BLOCK_USERS = 12_288
+BLOCK_USERS = 16_896
 UNKNOWN = -1.0  # in the place of a count
 
 

@@ -305,10 +305,9 @@ class Cpu:
             return first[:, None]
         both = np.empty((len(first), 2, first.shape[1]), first.dtype)
 
-        def copy(top: int) -> None:
-            np.stack(
-                (first[top : top + COPIED_ROWS], second[top : top + COPIED_ROWS]), 1, both[top : top + COPIED_ROWS]
-            )
+        def copy(top: int) -> None:  # np.stack takes nearly three times as long
+            rows = slice(top, top + COPIED_ROWS)
+            both[rows, 0], both[rows, 1] = first[rows], second[rows]
 
         self._run(copy, range(0, len(first), COPIED_ROWS))
         return both
@@ -318,7 +317,8 @@ class Cpu:
 
         def sum_block(top: int) -> Array:
             block = slice(top, top + BLOCK_ROWS)
-            return values[block].sum(axis=0) if weights is None else weights[block].T @ values[block]
+            # the smaller side first: a tenth faster
+            return values[block].sum(axis=0) if weights is None else (values[block].T @ weights[block]).T
 
         with self._blas.limit(limits=1, user_api="blas"):
             blocks = self._run(sum_block, range(0, len(values), BLOCK_ROWS))
@@ -327,11 +327,10 @@ class Cpu:
 
     def _sum_clusters(self, ties: Ties, values: Array) -> Array:
         """S_c: the sum of the rows of each cluster's items."""
-
-        def sum_cluster(c: int) -> Any:
-            return values[ties.members[c]].sum(axis=0, dtype=np.float64)
-
-        sums: Array = np.array(self._run(sum_cluster, range(ties.n_clusters)), values.dtype)
+        bounds, members = np.cumsum([0, *map(len, ties.members)]), np.concatenate(ties.members)
+        sums = np.empty((ties.n_clusters, values.shape[1]), values.dtype)
+        arguments = (bounds, _unsigned(members), np.ones(len(values), values.dtype), values, sums)
+        self._share_out(bounds, partial(_call, kernels.sum_groups, arguments))
         return sums
 
     def _share_out(self, indptr: NDArray[Any], job: Callable[[int, int], None]) -> None:

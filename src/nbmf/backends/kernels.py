@@ -143,6 +143,15 @@ def _sum_rows(total, run, table, indices, first, last, weights):  # type: ignore
 
 
 @compiled
+def sum_groups(start, stop, bounds, members, ones, values, sums):  # type: ignore[no-untyped-def]
+    """Set each group's row of `sums` to the sum of its members' rows of `values`."""
+    total, run = np.empty(values.shape[1]), np.empty(values.shape[1], values.dtype)
+    for group in range(start, stop):
+        _sum_rows(total, run, values, members, bounds[group], bounds[group + 1], ones)
+        sums[group] = total
+
+
+@compiled
 def _intensities(found, users, user, items, indices, first, last, end):  # type: ignore[no-untyped-def]
     """Dot products of one user's row with the rows of the items the user took; `end` is the last non-zero of all."""
     line, zero = CACHE_LINE // items.itemsize, users.dtype.type(0)
