@@ -387,3 +387,57 @@ def test_every_option_tells_its_default(command):
         if getattr(option, "help", None) and not option.required and not option.multiple:
             assert option.show_default, option.name
     assert "Usage: main " + command in typed(command, "--help").stdout
+
+
+# ---- what a newcomer may do -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [["-o", "DATA"], ["-o", "OTHER", "--checkpoint", "DATA"]])
+def test_fit_does_not_write_over_the_data(plays, tmp_path, options):
+    data = tmp_path / "plays.csv"
+    data.write_bytes(plays.read_bytes())
+    names = {"DATA": str(tmp_path / "." / "plays.csv"), "OTHER": str(tmp_path / "model.nbmf")}
+    result = typed("fit", data, *QUICK, *(names.get(option, option) for option in options), code=2)
+    assert "name another file" in result.output
+    assert data.read_bytes() == plays.read_bytes()
+
+
+def test_model_and_checkpoint_are_two_files(plays, tmp_path):
+    result = typed("fit", plays, "-o", tmp_path / "one", "--checkpoint", tmp_path / "one", *QUICK, code=2)
+    assert "--checkpoint" in result.output
+
+
+def test_what_was_fitted_is_no_test(plays, model_file):
+    for options in (["--model-file", model_file], ["--test", plays, *QUICK]):
+        assert "nothing to find" in typed("evaluate", plays, *options, code=2).output
+
+
+def test_faults_are_found_before_the_fit(plays):
+    result = typed("compare", plays, "--metric", "ndcg", *QUICK, code=2)
+    assert "did you mean 'ndcg_counts'" in result.output or "there are ndcg_counts" in result.output
+    assert "sweep" not in result.output
+    result = typed("evaluate", plays, "--test-fraction", "0.0001", *QUICK, code=2)
+    assert "--test-fraction" in result.output
+    assert "sweep" not in result.output
+
+
+def test_a_file_of_zeros_is_named(tmp_path):
+    path = tmp_path / "zeros.tsv"
+    path.write_text("user\titem\tcount\nann\tjazz\t0\n")
+    assert "no count is above 0" in typed("fit", path, "-o", tmp_path / "model", code=2).output
+
+
+def test_advice_is_for_the_shell(plays, model_file, tmp_path):
+    assert "--time COLUMN" in typed("evaluate", plays, "--split", "last", *QUICK, code=2).output
+    assert "nbmf fit DATA -o FILE" in typed("recommend", plays, "--user", "ann", code=2).output
+    path = tmp_path / "which.csv"
+    path.write_text("a,b,c,d\n1,2,3,4\n")
+    assert "--user" in typed("fit", path, "-o", tmp_path / "model", code=2).output
+
+
+def test_an_id_that_is_nearly_right_is_guessed(model_file):
+    assert "did you mean 'user 7'?" in typed("recommend", model_file, "--user", "User 7", code=2).output
+
+
+def test_a_file_and_json_are_not_both_written(model_file, tmp_path):
+    typed("recommend", model_file, "--all", "-o", tmp_path / "best.csv", "--json", code=2)

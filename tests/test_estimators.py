@@ -318,3 +318,9 @@ def test_a_learned_concentration_serves_every_method(concentration, shape):
 def test_bad_learning_is_named(settings, message):
     with pytest.raises(ValueError, match=message):
         nbmf.NBMF(2, **settings).fit(small_matrix())
+
+
+@pytest.mark.parametrize(("given", "way_out"), [("plays.tsv", "read_interactions"), ({"jazz": 1}, "recommend_for")])
+def test_what_is_no_matrix_is_told_where_it_belongs(given, way_out):
+    with pytest.raises(TypeError, match=way_out):
+        nbmf.NBMF(1).fit(given)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,10 @@ def take_matrix(estimator: BaseEstimator, X: Any, *, reset: bool) -> sp.csr_arra
 
     reset : note the columns and their names in the estimator; else they must be those it has noted
     """
+    if isinstance(X, str | bytes | PathLike):
+        raise TypeError(f"{X!r} is no matrix; nbmf.read_interactions({X!r}) reads files")
+    if isinstance(X, Mapping):
+        raise TypeError("a mapping is no matrix; recommend_for({item: count}) takes one user's counts")
     if {"user", "item"} <= set(map(str, getattr(X, "columns", ()))) <= {"user", "item", "count"}:
         raise ValueError("this data frame lists interactions; nbmf.read_interactions(frame) makes Interactions of it")
     wide = widened(X) if sp.issparse(X) else X  # repeated entries are added up

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from nbmf.interactions import Ids
 
 NUMBERS = "biuf"
+MOST_COMPARED = 20_000  # ids looked at for one like a wrong one
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +80,10 @@ class Lookup:
         """Return the error that names an id which is not there."""
         kind, other = ("numbers", "text") if self.ids.dtype.kind in NUMBERS else ("text", "numbers")
         is_number = isinstance(wanted, int | float)
-        hint = f"; ids are {kind} here, not {other}" if is_number != (kind == "numbers") else ""
         n = len(self.ids)
-        return KeyError(f"{self.what} {wanted!r} was not in the data of the fit, which had {n} {self.what}s{hint}")
+        if is_number != (kind == "numbers"):
+            hint = f"ids are {kind} here, not {other}"
+        else:
+            near = get_close_matches(str(wanted), map(str, self.ids[:MOST_COMPARED].tolist()), 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"one of them is {self.ids[:1].tolist()[0]!r}" if n else ""
+        return KeyError(f"{self.what} {wanted!r} was not in the data of the fit, which had {n} {self.what}s; {hint}")

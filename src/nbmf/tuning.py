@@ -104,8 +104,13 @@ def tune(
     True
     """
     _check(n_trials, {"components": components, "concentrations": concentrations, "shapes": shapes})
+    if not isinstance(data, Interactions):
+        raise TypeError(
+            f"data is a {type(data).__name__}; tune takes Interactions, as nbmf.read_interactions makes them"
+        )
     given = dict(settings or {})
     train, valid = data.split(test_fraction, seed=seed)
+    EarlyStopping(train, valid, metric=metric)  # names a wrong metric before the search
     search = _study(study, f"{fingerprint(train, valid)} {metric} {estimator.__name__} {sorted(given.items())!r}", seed)
 
     def trial(number: optuna.trial.Trial) -> float:

@@ -128,7 +128,10 @@ def evaluate(
                 if test is None
                 else (found, _aligned(read_data(test, user, item, count, 0, 0, None), found, test))
             )
+            _check_test(train, held_out)
             judged = _fit(model, train, components, concentration, seed, max_iter, tol)
+        if model_file is not None:
+            _check_test(train, held_out)
         result = nbmf.evaluate(judged, train, held_out)
         if as_json:
             name = type(judged).__name__
@@ -199,6 +202,9 @@ def compare(
 
         found = read_data(data, user, item, count, min_users, min_items, time)
         train, held_out = split_data(found, split, test_fraction, seed)
+        _check_test(train, held_out)
+        popularity = nbmf.evaluate(Popularity(train), train, held_out, n_boot=1)
+        popularity[metric]  # an unknown one is named before anything is fitted
         results: dict[str, Evaluation | list[Evaluation]] = {}
         for name in models:
             seeds = range(seed, seed + (starts if name != "popularity" else 1))
@@ -211,6 +217,21 @@ def compare(
             show_json({"metric": metric, "users": result.n_users, "models": result.rows()})
         else:
             _show_comparison(result)
+
+
+def _check_test(train: Interactions, test: Interactions) -> None:
+    """Refuse a test of nothing, or of nothing but what was fitted, and say how much of it was."""
+    if not test.nnz:
+        raise ValueError("there is nothing to test on; a larger --test-fraction, or another --split, holds out more")
+    n_fitted = int(((test.matrix != 0) * (train.matrix != 0)).nnz)
+    if n_fitted == test.nnz:
+        raise ValueError(
+            "all test counts are in the data that was fitted, so there is nothing to find; test on other data, or "
+            "leave out --model-file and --test: then a part of DATA is held out"
+        )
+    if n_fitted:
+        what = f"{n_fitted:,} of {test.nnz:,} test counts are of pairs that were fitted"
+        click.echo(f"note: {what}; they are ranked last, as everything fitted is", err=True)
 
 
 def _fit(

@@ -93,6 +93,7 @@ def fit(
     if resume and checkpoint is None:
         raise click.UsageError("--resume needs to know where from: give --checkpoint FILE")
     check_concentration((model,), concentration)
+    _check_files({"DATA": data, "--output": output, "--checkpoint": checkpoint})
     with sentences():
         from nbmf.container import check_place  # noqa: PLC0415 (heavy modules only when the command runs)
         from nbmf.progress import Stopwatch  # noqa: PLC0415
@@ -116,6 +117,16 @@ def fit(
         if estimator.ending_ == "interrupted":
             further = f"; with --checkpoint {checkpoint} --resume it goes on" if checkpoint else ""
             end_interrupted(f"{output} holds the model of sweep {estimator.n_iter_}{further}")
+
+
+def _check_files(files: dict[str, str | None]) -> None:
+    """Refuse to write over the data, or over the other file."""
+    places: dict[str, str] = {}
+    for role, path in files.items():
+        if path is not None:
+            other = places.setdefault(os.path.realpath(path), role)
+            if other != role:
+                raise click.UsageError(f"{role} {path} is {other} too; name another file, as this one would be lost")
 
 
 def _report(estimator: Any, data: Interactions, output: str, seconds: float, as_json: bool) -> None:

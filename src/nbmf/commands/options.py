@@ -132,6 +132,8 @@ def read_data(
         click.echo(f"kept: {found}", err=True)
         if not found.nnz:
             raise ValueError(f"nothing is left with --min-users {min_users} and --min-items {min_items}; ask for less")
+    if not found.nnz:
+        raise ValueError(f"{data}: no count is above 0, so there is nothing to learn from")
     return found
 
 

@@ -42,7 +42,10 @@ def recommend(
     Scores are expected counts. Equal scores keep the order of the items.
     """
     if everybody == bool(users):
-        raise click.UsageError("say for whom: --user ID, once or more often, or --all")
+        how = "not both" if everybody else "one of them is needed"
+        raise click.UsageError(f"say for whom: --user ID, once or more often, or --all; {how}")
+    if output is not None and as_json:
+        raise click.UsageError("-o writes a file and --json to standard output; leave out one of them")
     if everybody and output is None and not as_json:
         raise click.UsageError("--all is much to read: give -o FILE.csv or -o FILE.parquet, or --json")
     if output is not None and os.path.splitext(output)[1] not in FORMATS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import sys
 import warnings
@@ -48,12 +49,27 @@ def sentences() -> Iterator[None]:
         if presses:  # a compiler that is interrupted loses the exception, and fails over what is missing then
             end_interrupted("nothing was written")
         if isinstance(error, KeyError):  # whose text is its argument in quotes
-            raise BadInputError(str(error.args[0])) from error
+            raise BadInputError(_for_the_shell(str(error.args[0]))) from error
         if isinstance(error, ValueError | OSError | ModuleNotFoundError):
-            raise BadInputError(str(error)) from error
+            raise BadInputError(_for_the_shell(str(error))) from error
         raise
     finally:
         signal.signal(signal.SIGINT, usual)
+
+
+def _for_the_shell(text: str) -> str:
+    """Replace what to do in Python by what to do on a command line."""
+    for python, shell in (
+        (
+            "give them as read_interactions(…, time='column') or Interactions.from_arrays(…, times=…)",
+            "give --time COLUMN",
+        ),
+        ("model.save(path) writes one", "nbmf fit DATA -o FILE writes one"),
+        ("fit(X, resume=path) goes on from it", "nbmf fit DATA --checkpoint FILE --resume goes on from it"),
+        ("nbmf.load(path) reads it", "nbmf recommend FILE reads it"),
+    ):
+        text = text.replace(python, shell)
+    return re.sub(r"\b(user|item|count|time)=('…')?", r"--\1", text)
 
 
 def end_interrupted(kept: str) -> NoReturn:
