@@ -173,3 +173,15 @@ def test_the_project_names_no_machine():
         text = (ROOT / name).read_text(errors="ignore")
         assert host not in text, name
         assert not re.search(r"(^|[\s'\"(=])/(work|root|home|opt)/", text), name
+
+
+def test_public_parts_are_there_after_one_import():
+    code = (
+        "import nbmf; nbmf.evaluation.log_likelihood, nbmf.datasets.simulate, [getattr(nbmf, n) for n in nbmf.__all__]"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_no_figure_is_a_placeholder():
+    for page in ("README.md", "docs/paper.md"):
+        assert not re.search(r"\b[A-Z]+_(?:RATIO|NEW|KNOWN|MB)\b", (ROOT / page).read_text())

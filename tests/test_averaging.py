@@ -97,3 +97,17 @@ def test_bad_settings_are_named(settings, message):
 def test_a_checkpoint_is_of_one_start(tmp_path):
     with pytest.raises(ValueError, match="one by one"):
         nbmf.Averaged(nbmf.NBMF(2)).fit(data(), checkpoint=tmp_path / "check")
+
+
+def test_of_somebody_unknown_the_members_say_the_same_as_their_mean(model):
+    scores = mean_of(
+        model, lambda m: m.recommend_for({}, n=20).scores[0, np.argsort(m.recommend_for({}, n=20).items[0])]
+    )
+    found = model.recommend_for({}, n=20)
+    np.testing.assert_allclose(found.scores[0, np.argsort(found.items[0])], scores, rtol=1e-12)
+
+
+def test_changed_factors_are_not_saved(model, tmp_path):
+    model.user_factors_ = model.user_factors_ * 0
+    with pytest.raises(ValueError, match="no longer those of the fit"):
+        model.save(tmp_path / "model.nbmf")

@@ -324,3 +324,48 @@ def test_bad_learning_is_named(settings, message):
 def test_what_is_no_matrix_is_told_where_it_belongs(given, way_out):
     with pytest.raises(TypeError, match=way_out):
         nbmf.NBMF(1).fit(given)
+
+
+def test_a_fit_that_fails_leaves_the_earlier_one():
+    pd = pytest.importorskip("pandas")
+    model = nbmf.NBMF(2, max_iter=5, random_state=0).fit(pd.DataFrame(np.eye(3), columns=list("abc")))
+    with pytest.raises(ValueError, match="init"):
+        model.set_params(init="bad").fit(pd.DataFrame(np.ones((4, 2)), columns=list("pq")))
+    assert (model.n_features_in_, list(model.feature_names_in_)) == (3, list("abc"))
+    model.set_params(init="random").fit(np.ones((4, 2)))
+    assert not hasattr(model, "feature_names_in_")
+
+
+def test_unknown_counts_are_held_out_for_score():
+    train, test = nbmf.datasets.simulate(60, 40, n_components=3, mean_count=0.5, seed=0).split(seed=0)
+    whole = nbmf.Interactions.from_matrix(train.matrix + test.matrix)
+    hidden, absent = (nbmf.NBMF(3, random_state=0).fit(data, unknown=test) for data in (whole, train))
+    assert hidden.score(test) == pytest.approx(absent.score(test), rel=1e-12)
+
+
+def test_counts_of_unknown_cells_are_not_added_in_silence():
+    data = nbmf.Interactions.from_arrays([0, 0, 1], [0, 1, 1], [2, 3, 4])
+    model = nbmf.NBMF(1, random_state=0).fit(data, unknown=[[0, 1], [0, 0]])
+    with pytest.raises(ValueError, match="unknown"):
+        model.partial_fit(nbmf.Interactions.from_arrays([0], [1], [50]))
+
+
+@pytest.mark.parametrize("concentration", [1e4, 1e6, 1e8])
+def test_large_concentrations_do_not_fall(concentration):
+    """Σ α ln(1 + μ/α) keeps its digits, so long runs rise to the end; exact exposures, double precision."""
+    data = nbmf.datasets.simulate(80, 60, n_components=3, seed=0)
+    settings = {"concentration": concentration, "exposure": "exact", "dtype": "float64", "tol": 0, "max_iter": 700}
+    nbmf.NBMF(3, random_state=0, **settings).fit(data)
+
+
+def test_single_precision_holds_for_large_counts():
+    """The objective of float32 is that of float64 at a count of 10^6 as well."""
+    rng = np.random.default_rng(0)
+    matrix = rng.poisson(rng.gamma(0.1, 30.0, (60, 30)))
+    matrix[3, 4] = 1_000_000
+    init = tuple(rng.gamma(1.0, 1.0, (n, 5)) for n in matrix.shape)
+    single, double = (
+        nbmf.NBMF(5, init=init, dtype=dtype, tol=0, max_iter=40).fit(matrix).objective_[-1]
+        for dtype in ("float32", "float64")
+    )
+    assert single == pytest.approx(double, rel=1e-4)

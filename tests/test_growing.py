@@ -151,7 +151,7 @@ def test_sweeps_go_on_from_where_the_factors_are():
 def test_unknown_cells_stay_unknown(tmp_path):
     """Whatever they hold, refreshing and folding in again do not look."""
     matrix, unknown = small_matrix(), np.random.default_rng(2).random((30, 20)) < 0.3
-    more = nbmf.Interactions.from_matrix(np.eye(30, 20, dtype=int))
+    more = nbmf.Interactions.from_matrix(np.where(unknown, 0, np.eye(30, 20, dtype=int)))
 
     def grown(counts):
         model = nbmf.NBMF(3, max_iter=15, dtype="float64", random_state=0).fit(counts, unknown=unknown)

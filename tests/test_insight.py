@@ -293,3 +293,12 @@ def test_any_counts_can_be_explained(matrix, n_components, model):
     for values in (forecast.mean, forecast.sd, forecast.at_least(3), forecast.probability(1), *forecast.interval()):
         assert np.all(np.isfinite(values) & (values >= 0))
     assert not np.isnan(fit.score(matrix))
+
+
+def test_intervals_of_enormous_means_end():
+    """Beyond 2^53 doubles are more than 1 apart."""
+    data = nbmf.Interactions.from_matrix([[2**56, 2**55], [2**55, 2**54]])
+    model = nbmf.PoissonMF(1, random_state=0, dtype="float64").fit(data)
+    low, high = model.predictive(0, 0).interval(0.9)
+    assert 0 < low[0] <= model.predict(0, 0)[0] * (1 + 1e-6)
+    assert high[0] >= low[0]

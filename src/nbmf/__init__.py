@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nbmf import datasets
+    from nbmf import datasets, evaluation
     from nbmf.averaging import Averaged
     from nbmf.evaluation import compare, evaluate, ndcg
     from nbmf.interactions import Interactions
@@ -23,6 +23,7 @@ __all__ = [
     "compare",
     "datasets",
     "evaluate",
+    "evaluation",
     "load",
     "ndcg",
     "read_interactions",
@@ -46,8 +47,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: scikit-learn and numba take a second, `nbmf --help` should not."""
-    if name == "datasets":
-        return import_module("nbmf.datasets")
+    if name in ("datasets", "evaluation"):
+        return import_module(f"nbmf.{name}")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'nbmf' has no attribute {name!r}")

@@ -83,8 +83,6 @@ class Averaged(CountFactorization):
         for seed in seeds:
             member = NBMF() if self.estimator is None else clone(self.estimator)
             members.append(member.set_params(random_state=seed).fit(X, **settings))
-        if hasattr(members[0], "feature_names_in_"):
-            self.feature_names_in_ = members[0].feature_names_in_
         self._unite(members)
         return self
 
@@ -119,6 +117,7 @@ class Averaged(CountFactorization):
 
     def save(self, path: Path) -> None:
         """Write all members to one file, from which `nbmf.load(path)` brings the mean back as it is."""
+        self._check_unchanged()
         members = [(type(m).__name__, m.get_params(deep=False), m._found) for m in self._members]
         write_average(path, {"n_runs": self.n_runs, "random_state": self.random_state}, members)
 
@@ -165,6 +164,11 @@ class Averaged(CountFactorization):
         """Fold rows into every member, each with the items as it knows them; `held` is of them all and not used."""
         found = [member._fold(matrix, member._found.held_items).mean for member in self._members]
         return Point(np.hstack(found) / found[0].dtype.type(len(found)))
+
+    def _typical_user(self) -> Array:
+        """Those of the members side by side."""
+        found = [member._typical_user() for member in self._members]
+        return np.asarray(np.hstack(found) / found[0].dtype.type(len(found)))
 
     def _each(self, method: str, *arguments: Any, **settings: Any) -> Self:
         members = [getattr(clone_with_fit(member), method)(*arguments, **settings) for member in self._members]

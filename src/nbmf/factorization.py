@@ -38,6 +38,7 @@ from nbmf.ties import tie_items
 
 Array = NDArray[np.floating[Any]]
 
+NOTED = ("n_features_in_", "feature_names_in_")  # what scikit-learn notes of the data before it is fitted
 ALGORITHMS: dict[str, Callable[[Learned], Algorithm]] = {"cavi": CAVI, "mm": MM}
 
 
@@ -113,6 +114,26 @@ class CountFactorization(Growing, Explaining, Forecasting):
         -------
         self, fitted. Ctrl-C during the fit keeps the last finished sweep and warns.
         """
+        noted = {name: self.__dict__.pop(name) for name in NOTED if name in self.__dict__}
+        try:
+            self._become(self._fit(X, unknown, callbacks, stopping, checkpoint, checkpoint_every, resume))
+        except BaseException:  # an earlier fit stays as it was
+            for name in NOTED:
+                self.__dict__.pop(name, None)
+            self.__dict__.update(noted)
+            raise
+        return self
+
+    def _fit(
+        self,
+        X: Any,
+        unknown: Any,
+        callbacks: Iterable[Callable[[Snapshot], Any]],
+        stopping: Stopping | None,
+        checkpoint: Path | None,
+        checkpoint_every: int | timedelta,
+        resume: Path | None,
+    ) -> Fitted:
         self._check_settings()
         if stopping is not None and resume is not None:
             raise ValueError("stopping cannot be resumed: a checkpoint does not hold the best sweep so far")
@@ -155,25 +176,22 @@ class CountFactorization(Growing, Explaining, Forecasting):
             checkpoints.finish()
         kept = found.last if stopping is None else stopping.choose(found.last)
         if found.ending is Ending.INTERRUPTED:
-            warnings.warn(f"fit interrupted: the model is that of sweep {kept.sweep}", stacklevel=2)
-        self._become(
-            Fitted(
-                users=users,
-                items=items,
-                counts=matrix,
-                model=kept.state.model,
-                user_posterior=kept.state.users,
-                item_posterior=kept.state.items,
-                objective=np.array(kept.objectives),
-                ending=found.ending,
-                exposure=None if isinstance(likelihood, Poisson) else "tied" if n_ties else "exact",
-                item_names=X.item_names if isinstance(X, Interactions) else None,
-                has_feature_names=hasattr(self, "feature_names_in_"),
-                ties=kept.state.ties,
-                unknown=left_out,
-            )
+            warnings.warn(f"fit interrupted: the model is that of sweep {kept.sweep}", stacklevel=3)
+        return Fitted(
+            users=users,
+            items=items,
+            counts=matrix,
+            model=kept.state.model,
+            user_posterior=kept.state.users,
+            item_posterior=kept.state.items,
+            objective=np.array(kept.objectives),
+            ending=found.ending,
+            exposure=None if isinstance(likelihood, Poisson) else "tied" if n_ties else "exact",
+            item_names=X.item_names if isinstance(X, Interactions) else None,
+            has_feature_names=hasattr(self, "feature_names_in_"),
+            ties=kept.state.ties,
+            unknown=left_out,
         )
-        return self
 
     def _become(self, fitted: Fitted) -> None:
         """Take over what a fit has found, this one or that of a model file."""
@@ -188,6 +206,7 @@ class CountFactorization(Growing, Explaining, Forecasting):
         if fitted.exposure is not None:
             self.exposure_ = fitted.exposure
         self.n_features_in_ = len(fitted.items)
+        self.__dict__.pop("feature_names_in_", None)
         if fitted.has_feature_names:
             self.feature_names_in_ = fitted.items
 
@@ -205,10 +224,13 @@ class CountFactorization(Growing, Explaining, Forecasting):
         >>> (same.predict(0, [0, 1]) == model.predict(0, [0, 1])).all()
         np.True_
         """
+        self._check_unchanged()
+        write_model(path, type(self).__name__, self.get_params(deep=False), self._found)
+
+    def _check_unchanged(self) -> None:
         found = self._found
         if self.user_factors_ is not found.user_posterior.mean or self.item_factors_ is not found.item_posterior.mean:
             raise StorageError("the factors are no longer those of the fit; a model file holds what was fitted")
-        write_model(path, type(self).__name__, self.get_params(deep=False), found)
 
     def predict(self, users: Any, items: ArrayLike | None = None) -> Array:
         """Return the expected counts E[y*] = Σ_k ⟨w_uk⟩⟨h_ik⟩ of pairs of ids, Eq. (score).

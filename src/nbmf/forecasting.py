@@ -15,13 +15,15 @@ from scipy.special import betainc, betaincc, gammainc, gammaincc
 
 from nbmf.factors import Factor, Gamma
 from nbmf.fitted import Fitted, dots
-from nbmf.interactions import Ids, Interactions
+from nbmf.interactions import Ids, Interactions, canonical
 from nbmf.likelihood import Likelihood, NegativeBinomial, Poisson, log_probability
 from nbmf.newcomers import Newcomers
 from nbmf.ranking import FactorScores
 from nbmf.scoring import log_probabilities
 
 Array = NDArray[np.float64]
+
+MOST_COUNT = float(2**62)  # that an interval names
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -111,11 +113,13 @@ def _whole(count: ArrayLike) -> Array:
 def _least(holds: Callable[[Array], NDArray[np.bool_]], most: Array) -> NDArray[np.int64]:
     """Return, for each pair, the least count for which a condition holds that holds for `most` and, once, for ever."""
     low, high = np.full_like(most, -1.0), most.copy()
-    while np.any(high - low > 1):
+    while np.any(open_ := high - low > 1):
         middle = np.floor((low + high) / 2)
+        if np.all((middle == low) | (middle == high) | ~open_):  # beyond 2^53 doubles are more than 1 apart
+            break
         inside = holds(np.maximum(middle, 0.0)) & (middle >= 0)
         high, low = np.where(inside, middle, high), np.where(inside, low, middle)
-    return high.astype(np.int64)
+    return np.minimum(high, MOST_COUNT).astype(np.int64)
 
 
 class Forecasting(Newcomers):
@@ -203,7 +207,10 @@ class Forecasting(Newcomers):
         W = np.empty((len(ids), found.item_posterior.mean.shape[1]), found.item_posterior.mean.dtype)
         W[known] = self.user_factors_[rows[known]]
         W[~known] = self._fold(sp.csr_array(matrix[~known]), found.held_items).mean
-        seen = _selected(found.counts, rows, known)
+        fitted = (
+            found.counts if found.unknown is None else canonical(found.counts - found.counts * (found.unknown != 0))
+        )
+        seen = _selected(fitted, rows, known)
         scored = self._prepare(matrix)
         overlap = sp.csr_array((np.ones(seen.nnz, bool), seen.indices, seen.indptr), shape=seen.shape)
         scored = sp.csr_array(scored - scored * overlap)
@@ -238,7 +245,9 @@ def _drawn(
 ) -> Array:
     """Draw factors from their posterior and return the intensities of pairs, draws × pairs."""
     if not isinstance(users, Gamma) or not isinstance(items, Gamma):
-        raise ValueError("maximum likelihood has no posterior to draw from; inference='cavi' has, or factors='mean'")
+        raise ValueError(
+            "maximum likelihood and averages of starts have no posterior to draw from; factors='mean' needs none"
+        )
     rng = np.random.RandomState(seed)
     few_users, row = np.unique(rows, return_inverse=True)
     few_items, column = np.unique(columns, return_inverse=True)

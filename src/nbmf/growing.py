@@ -146,6 +146,10 @@ class Growing(Newcomers):
         rows, columns = _numbered(rows, row_known, n_users), _numbered(columns, column_known, n_items)
         shape = n_users + int((~row_known).sum()), n_items + int((~column_known).sum())
         added = _placed(data.matrix, rows, columns, shape)
+        if found.unknown is not None and (n_hidden := (found.unknown * (added[:n_users, :n_items] != 0)).nnz):
+            raise ValueError(
+                f"{n_hidden} of these counts are of cells that the fit was told are unknown; fit anew instead"
+            )
         new_rows = sp.csr_array(added[n_users:])
         base = replace(found, counts=_sum(found.counts, sp.csr_array(added[:n_users, :n_items])))
         if new_rows.shape[0]:

@@ -13,6 +13,9 @@ from sklearn.utils.validation import validate_data
 
 from nbmf.interactions import canonical, check_matrix, widened
 
+# y/λ, and products of sixteen shapes in the moments of gammas, must stay numbers
+RANGES = {np.dtype(np.float32): (1e-20, 1e29), np.dtype(np.float64): (1e-100, 1e35)}
+
 
 def take_matrix(estimator: BaseEstimator, X: Any, *, reset: bool) -> sp.csr_array:
     """Return a scipy sparse matrix, array or data frame as a canonical matrix.
@@ -21,7 +24,7 @@ def take_matrix(estimator: BaseEstimator, X: Any, *, reset: bool) -> sp.csr_arra
     """
     if isinstance(X, str | bytes | PathLike):
         raise TypeError(f"{X!r} is no matrix; nbmf.read_interactions({X!r}) reads files")
-    if isinstance(X, Mapping):
+    if isinstance(X, Mapping) and not sp.issparse(X):  # one kind of sparse matrix is a dictionary
         raise TypeError("a mapping is no matrix; recommend_for({item: count}) takes one user's counts")
     if {"user", "item"} <= set(map(str, getattr(X, "columns", ()))) <= {"user", "item", "count"}:
         raise ValueError("this data frame lists interactions; nbmf.read_interactions(frame) makes Interactions of it")
@@ -36,8 +39,8 @@ def take_matrix(estimator: BaseEstimator, X: Any, *, reset: bool) -> sp.csr_arra
 
 def check_range(matrix: sp.csr_array, dtype: Any) -> None:
     """Refuse counts whose products with others leave the range of the factors' numbers."""
-    limit = float(np.sqrt(np.finfo(dtype).max)) * 1e10
+    least, most = RANGES[np.dtype(dtype)]
     for count in (matrix.data.max(initial=1), matrix.data.min(initial=1)):
-        if not 1 / limit <= count <= limit:
+        if not least <= count <= most:
             remedy = "scale the data" if np.dtype(dtype) == np.float64 else "scale the data or use dtype='float64'"
             raise ValueError(f"count {count} is out of the range of {np.dtype(dtype)}; {remedy}")

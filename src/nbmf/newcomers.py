@@ -93,11 +93,15 @@ class Newcomers(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommending)
         else:
             ids, matrix = self._rows(counts, unknown_items)
         if isinstance(counts, Mapping) and not matrix.nnz:
-            factors = typical_user(found)
+            factors = self._typical_user()
         else:
             factors = self._fold(matrix, found.held_items).mean
         choice = Choice.of(allow, deny, found.item_lookup, Lookup(ids, "user"), None)
         return self._best(ids, factors, None, n, matrix if exclude_seen else None, choice)
+
+    def _typical_user(self) -> Array:
+        """The factors of somebody of whom nothing is known."""
+        return typical_user(self._found)
 
     @property
     def _n_features_out(self) -> int:

@@ -25,8 +25,8 @@ class NBMF(CountFactorization):
     ----------
     n_components : K, the number of components
     concentration : α; the variance of a count with mean μ is μ(1 + μ/α), so large α is close to Poisson. "learn" finds
-        it from the data, "learn_per_user" and "learn_per_item" (exact exposures only) one for each. The most likely α
-        is often smaller than the one that ranks best: `nbmf.tune` looks for that
+        it from the data, between 0.001 and 10,000, "learn_per_user" and "learn_per_item" (exact exposures only) one
+        for each. The most likely α is often smaller than the one that ranks best: `nbmf.tune` looks for that
     user_shape, item_shape : α^W, α^H, the shapes of the gamma priors ("cavi"); below 1 favours sparse factors
     rates : "shared", one β^H for all items, learned, and β^W = α^W, as in the paper; "per_row", a learned rate for
         every user and item, as in hierarchical Poisson factorization ("cavi")

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.backends.elementary import log, log1p, lost_by_adding_1
+from nbmf.backends.elementary import log1p
 from nbmf.backends.kernels import compiled
 from nbmf.likelihood import Likelihood, log_probability
 from nbmf.ranking import Report, Rows, Scores, walk, with_sorted_rows
@@ -108,12 +108,11 @@ def _sum_log1p(row, scale, moderate):  # type: ignore[no-untyped-def]
     """Σ ln(1 + scale · x) over a row; if that is moderate, logarithms of products of eight, which stay finite then."""
     total, eighth = 0.0, len(row) // 8 if moderate else 0
     for j in range(eighth):
-        product = 1.0
+        more = 0.0  # Π(1 + x) − 1
         for part in range(8):
             x = np.float64(row[part * eighth + j]) * scale
-            product *= 1.0 + x
-            total += lost_by_adding_1(min(x, 1.0))
-        total += log(product)
+            more += x + more * x
+        total += log1p(more)
     for j in range(8 * eighth, len(row)):
         total += log1p(np.float64(row[j]) * scale)
     return total

@@ -85,7 +85,7 @@ def tune(
     n_trials : in all, those of earlier calls with the same study included
     metric : what is maximized, as for `EarlyStopping`, which ends each trial
     components, concentrations, shapes : least and largest value of each; equal ones fix it
-    settings : others of the estimator, the same for each trial
+    settings : others of the estimator, the same for each trial; max_iter and tol hold while searching, not in `best`
     study : path of a journal of the trials; a search that was cut short goes on from there
     seed : of the held-out part, the starts and the search
     report : called after each trial with its number, n_trials and its row
@@ -121,7 +121,7 @@ def tune(
             if name in estimator().get_params() and name not in given:
                 chosen[name] = number.suggest_float(name, *limits, log=True)
         stopping = EarlyStopping(train, valid, metric=metric, patience=4)
-        model = estimator(**chosen, **given, random_state=seed).fit(train, stopping=stopping)
+        model = estimator(**{"random_state": seed, **chosen, **given}).fit(train, stopping=stopping)
         number.set_user_attr("sweeps", model.n_iter_)
         return max(value for _, value in stopping.history)
 
@@ -131,7 +131,7 @@ def tune(
             report(len(finished) + 1, n_trials, _rows(search)[-1])
     best = max(finished, key=lambda row: row["value"])
     chosen = {name: value for name, value in best.items() if name not in ("number", "value", "sweeps")}
-    chosen = {**chosen, **given, "max_iter": best["sweeps"], "tol": 0.0, "random_state": seed}
+    chosen = {"random_state": seed, **chosen, **given, "max_iter": best["sweeps"], "tol": 0.0}
     return Tuning(chosen, best["value"], finished, metric, estimator)
 
 

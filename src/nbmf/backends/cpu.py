@@ -32,6 +32,7 @@ BLOCK_ROWS = 4096  # rows summed in single precision before the sum goes to doub
 # Underflow can make λ of a non-zero 0 (a prior shape of 0.01 in float32 does); y/λ must stay finite.
 LEAST_INTENSITY = {np.dtype(np.float32): np.float32(1e-25), np.dtype(np.float64): np.float64(1e-250)}
 COPIED_ROWS = 2048
+LARGE_COUNT = 1000.0  # from which logarithms in single precision would show in the objective
 ROW_WORK = 16  # what a row costs beside its non-zeros, in non-zeros
 LEAST_WORK = 4096  # non-zeros for which waking a thread pays
 SHARES = 32  # many, so that all threads end together, and not a function of their number
@@ -85,7 +86,8 @@ class Cpu:
         shares, allocated = np.empty(by_user.nnz, dtype), np.empty_like(users.mean) if sum_users else None
         log_evidence = np.zeros(by_user.shape[0])
         factors = (users.geometric_mean, items.geometric_mean, LEAST_INTENSITY[dtype])
-        allocate = partial(_call, kernels.allocate_rows, (*walk, *factors, shares, allocated, log_evidence))
+        precise = counts.values[0].max(initial=0.0) > LARGE_COUNT
+        allocate = partial(_call, kernels.allocate_rows, (*walk, *factors, shares, allocated, log_evidence, precise))
         excess = unseen = None
         exposed: Array | None
         if isinstance(likelihood, Poisson):
@@ -106,7 +108,7 @@ class Cpu:
             means, found = (users.mean, items.mean), (exposed, log_evidence)
             if by_item_α is None:
                 settings = (by_user_α, labels, sizes, excess, unseen)
-                expose = partial(_call, kernels.expose_rows, (*walk, *means, *settings, *found))
+                expose = partial(_call, kernels.expose_rows, (*walk, *means, *settings, *found, precise))
             else:
                 expose = partial(_call, kernels.expose_rows_by_item, (*walk, *means, by_item_α, excess, *found))
             if ties is None or unseen is None:

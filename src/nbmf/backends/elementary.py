@@ -133,12 +133,6 @@ def log1p(x):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def lost_by_adding_1(x):  # type: ignore[no-untyped-def]
-    """Return x − ((1 + x) − 1): what rounding takes from a small x."""
-    return x - ((1.0 + x) - 1.0)
-
-
-@compiled
 def exp(x):  # type: ignore[no-untyped-def]
     """Exponential of a double, to 4e-16 relative; exactly 0 below −700, where a float32 has long been 0."""
     inside = min(max(x, -700.0), 700.0)

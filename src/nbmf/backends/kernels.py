@@ -195,12 +195,12 @@ def _tie(unseen, n_unseen, concentration, logs):  # type: ignore[no-untyped-def]
 
 @compiled
 def allocate_rows(  # type: ignore[no-untyped-def]
-    start, stop, indptr, indices, counts, users, items, least, shares, allocated, log_evidence
+    start, stop, indptr, indices, counts, users, items, least, shares, allocated, log_evidence, precise
 ):  # fmt: skip
     """For each user, shares[p] = y/λ of the non-zeros, which says how to allocate them; their sum; Σ y ln λ is added.
 
     `users` and `items` are geometric means. `allocated` is None if the sums are not wanted. A negative count is that of
-    an unknown cell: nothing is allocated there.
+    an unknown cell: nothing is allocated there. `precise` takes logarithms in double, as large counts multiply errors.
     """
     n_components, end, zero = users.shape[1], indptr[stop] - 1, users.dtype.type(0)
     λ = np.empty(np.max(indptr[start + 1 : stop + 1] - indptr[start:stop]), users.dtype)
@@ -215,22 +215,32 @@ def allocate_rows(  # type: ignore[no-untyped-def]
             _sum_rows(sums, run, items, indices, first, last, shares)
             for k in range(n_components):
                 allocated[user, k] = users[user, k] * sums[k]
-        for p in range(last - first):
-            λ[p] = log(λ[p])
         total = 0.0
-        for p in range(first, last):
-            total += max(counts[p], zero) * np.float64(λ[p - first])
+        if precise:
+            for p in range(first, last):
+                total += max(counts[p], zero) * log(np.float64(λ[p - first]))
+        else:
+            for p in range(last - first):
+                λ[p] = log(λ[p])
+            for p in range(first, last):
+                total += max(counts[p], zero) * np.float64(λ[p - first])
         log_evidence[user] += total
 
 
 @compiled
-def _log_evidence_of_seen(counts, μ, concentration, rest):  # type: ignore[no-untyped-def]
+def _log_evidence_of_seen(counts, μ, concentration, rest, precise):  # type: ignore[no-untyped-def]
     """Σ −y ln(α+μ) − rest ln(1 + μ/α) over a user's stored cells; μ leaves as logarithms. With −y ln α apart.
 
     An unknown cell has −α for y in the sum with ln(1 + μ/α): it takes off what was added as if its count were 0.
     """
     zero, one, total = μ.dtype.type(0), μ.dtype.type(1), 0.0
     scale, log_concentration = one / concentration, log(np.float64(concentration))
+    if precise:
+        for p in range(len(counts)):
+            count = np.float64(counts[p] if counts[p] >= zero else -concentration)
+            logarithm = log1p(np.float64(μ[p]) / np.float64(concentration))
+            total -= max(counts[p], zero) * log_concentration + (count + rest) * logarithm
+        return total
     for p in range(len(counts)):
         μ[p] = log1p(μ[p] * scale)
     for p in range(len(counts)):
@@ -242,7 +252,7 @@ def _log_evidence_of_seen(counts, μ, concentration, rest):  # type: ignore[no-u
 @compiled
 def expose_rows(  # type: ignore[no-untyped-def]
     start, stop, indptr, indices, counts, users, items, concentrations, labels, cluster_sizes,
-    excess, unseen, exposed, log_evidence,
+    excess, unseen, exposed, log_evidence, precise,
 ):  # fmt: skip
     """For each user, excess[p] = by how much ⟨a⟩ of a non-zero exceeds that of an unseen cell, and the sum of those.
 
@@ -283,7 +293,7 @@ def expose_rows(  # type: ignore[no-untyped-def]
             _sum_rows(sums, run, items, indices, first, last, excess)
             for k in range(n_components):
                 exposed[user, k] = sums[k] if unseen is not None else exposed[user, k] + sums[k]
-        log_evidence[user] += _log_evidence_of_seen(counts[first:last], μ, concentration, rest)
+        log_evidence[user] += _log_evidence_of_seen(counts[first:last], μ, concentration, rest, precise)
 
 
 @compiled

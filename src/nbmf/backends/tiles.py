@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nbmf.backends.elementary import log, log1p, lost_by_adding_1
+from nbmf.backends.elementary import log1p
 from nbmf.backends.kernels import compiled
 
 
@@ -22,12 +22,11 @@ def expose_tile(intensity, concentrations, row_logs):  # type: ignore[no-untyped
         if row_logs is not None:
             total, scale = 0.0, 1.0 / np.float64(concentration)
             for j in range(eighth):
-                product = 1.0
+                more = 0.0  # Π(1 + x) − 1: without the 1, small x keep their digits
                 for part in range(8):
                     x = np.float64(intensity[row, part * eighth + j]) * scale
-                    product *= 1.0 + x
-                    total += lost_by_adding_1(min(x, 1.0))
-                total += log(product)
+                    more += x + more * x
+                total += log1p(more)
             for j in range(8 * eighth, n_columns):
                 total += log1p(np.float64(intensity[row, j]) * scale)
             row_logs[row] -= concentration * total

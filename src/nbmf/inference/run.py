@@ -73,9 +73,9 @@ class Snapshot:
         return self.state.items.mean
 
     def settled(self, tol: float) -> bool:
-        """Whether the relative increase of the last sweep was below `tol`; 0 never is."""
+        """Whether the relative increase of the last sweep was below `tol`; 0 never is, nor a fall by rounding."""
         increase = self.objective - self.before
-        return bool(tol > 0 and np.isfinite(increase) and increase <= tol * abs(self.before))
+        return bool(tol > 0 and np.isfinite(increase) and 0 <= increase <= tol * abs(self.before))
 
 
 @dataclass(frozen=True)
