@@ -118,20 +118,18 @@ def evaluate(
         import nbmf  # noqa: PLC0415
 
         found = read_data(data, user, item, count, min_users, min_items, time)
+        judged: Any = None
         if model_file is not None:
-            judged: Any = nbmf.load(model_file)
+            judged = nbmf.load(model_file)
             train = nbmf.Interactions(judged.users_, judged.items_, judged._fitted.counts)
             held_out = _aligned(found, train, data)
+        elif test is not None:
+            train, held_out = found, _aligned(read_data(test, user, item, count, 0, 0, None), found, test)
         else:
-            train, held_out = (
-                split_data(found, split, test_fraction, seed)
-                if test is None
-                else (found, _aligned(read_data(test, user, item, count, 0, 0, None), found, test))
-            )
-            _check_test(train, held_out)
+            train, held_out = split_data(found, split, test_fraction, seed)
+        _check_test(train, held_out)
+        if judged is None:
             judged = _fit(model, train, components, concentration, seed, max_iter, tol)
-        if model_file is not None:
-            _check_test(train, held_out)
         result = nbmf.evaluate(judged, train, held_out)
         if as_json:
             name = type(judged).__name__
@@ -203,8 +201,8 @@ def compare(
         found = read_data(data, user, item, count, min_users, min_items, time)
         train, held_out = split_data(found, split, test_fraction, seed)
         _check_test(train, held_out)
-        popularity = nbmf.evaluate(Popularity(train), train, held_out, n_boot=1)
-        popularity[metric]  # an unknown one is named before anything is fitted
+        # what needs no fit is judged first: it names an unknown metric before anything is fitted
+        nbmf.evaluate(Popularity(train), train, held_out, n_boot=1)[metric]
         results: dict[str, Evaluation | list[Evaluation]] = {}
         for name in models:
             seeds = range(seed, seed + (starts if name != "popularity" else 1))
