@@ -16,9 +16,9 @@ from click.testing import CliRunner
 import nbmf
 from conftest import small_matrix
 from nbmf.cli import main
-from nbmf.commands.evaluate import Popularity
 from nbmf.commands.terminal import show
 from nbmf.container import StorageError
+from nbmf.experiments.rivals import Popularity
 
 QUICK = ["-k", "3", "--max-iter", "5"]
 

@@ -123,7 +123,7 @@ def generator_at(position):
         ({"concentration": -1.0}, {}, "not above 0"),
         ({"concentration": 1e300}, {}, "concentration is"),
         ({"concentration": "array"}, {"concentration": np.ones((3, 3))}, r"shape \(3, 3\) for 4 × 3"),
-        ({"ending": "well"}, {}, "its ending 'well'"),
+        ({"ending": "well"}, {}, "its ending is 'well'"),
         ({"users.law": "cauchy"}, {}, "follows the law 'cauchy'"),
         ({"users.law": "point"}, {"users.value": np.ones((4, 1))}, "have not the same components"),
         ({"user_ids": "<U999999999"}, {}, "are of type <U999999999, which makes them too long"),

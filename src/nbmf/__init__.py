@@ -11,11 +11,13 @@ if TYPE_CHECKING:
     from nbmf.loading import load
     from nbmf.reading import read_interactions
     from nbmf.recommender import NBMF, PoissonMF
+    from nbmf.slim import NBSLIM
     from nbmf.stopping import EarlyStopping
     from nbmf.tuning import tune
 
 __all__ = [
     "NBMF",
+    "NBSLIM",
     "Averaged",
     "EarlyStopping",
     "Interactions",
@@ -33,6 +35,7 @@ __all__ = [
 _HOMES = {
     "Averaged": "nbmf.averaging",
     "NBMF": "nbmf.recommender",
+    "NBSLIM": "nbmf.slim",
     "PoissonMF": "nbmf.recommender",
     "load": "nbmf.loading",
     "Interactions": "nbmf.interactions",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
+from nbmf.commands.compare import compare
 from nbmf.commands.demo import demo
-from nbmf.commands.evaluate import compare, evaluate
+from nbmf.commands.evaluate import evaluate
 from nbmf.commands.fit import fit
 from nbmf.commands.recommend import recommend
 from nbmf.commands.reproduce import reproduce

@@ -112,7 +112,7 @@ class Explaining(Estimator):
 
     def exposures(self, user: Any) -> Exposures:
         """Return how exposed a user was to each item the user took: ⟨a_ui⟩ = (α+y)/(α+μ), Eq. (update_a)."""
-        row = _one(self._found.user_lookup, user, "exposures are those of one user")
+        row = one_place(self._found.user_lookup, user, "exposures are those of one user")
         columns, count = self._taken(row)
         intensity = (self.item_factors_[columns] @ self.user_factors_[row]).astype(np.float64)
         law = self._found.model.likelihood.at(np.full(len(columns), row), columns)
@@ -142,8 +142,8 @@ class Explaining(Estimator):
         (array(['jazz'], dtype='<U4'), True)
         """
         found = self._found
-        row = _one(found.user_lookup, user, "explain one user's score")
-        column = _one(found.item_lookup, item, "explain the score of one item")
+        row = one_place(found.user_lookup, user, "explain one user's score")
+        column = one_place(found.item_lookup, item, "explain the score of one item")
         columns, taken = self._taken(row)
         count = self._prepare(found.counts[[row]]).toarray()[0, columns].astype(np.float64)
         users, items = found.user_posterior, found.item_posterior
@@ -185,7 +185,7 @@ class Explaining(Estimator):
         are in the order of the items.
         """
         found = self._found
-        place = _one(found.item_lookup, item, "similar_items of one item")
+        place = one_place(found.item_lookup, item, "similar_items of one item")
         near, cosine = _nearest(found.item_posterior.mean, found.user_posterior.mean, place, n)
         names = None if found.item_names is None else found.item_names[near]
         return Alike(found.items[near], cosine, names)
@@ -196,7 +196,7 @@ class Explaining(Estimator):
         As for `similar_items`.
         """
         found = self._found
-        place = _one(found.user_lookup, user, "similar_users of one user")
+        place = one_place(found.user_lookup, user, "similar_users of one user")
         near, cosine = _nearest(found.user_posterior.mean, found.item_posterior.mean, place, n)
         return Alike(found.users[near], cosine)
 
@@ -213,7 +213,8 @@ class Explaining(Estimator):
         return columns[order], count[order]
 
 
-def _one(lookup: Lookup, wanted: Any, rule: str) -> int:
+def one_place(lookup: Lookup, wanted: Any, rule: str) -> int:
+    """Return where the one id stands that is wanted."""
     if np.ndim(wanted):
         raise ValueError(f"{rule}; got {np.size(wanted)}")
     return int(lookup.positions(wanted)[0])

@@ -28,8 +28,7 @@ from nbmf.inference.cavi import CAVI
 from nbmf.inference.hyperparameters import Learned
 from nbmf.inference.mm import MM
 from nbmf.inference.run import Algorithm, Ending, Snapshot, Stopping, run
-from nbmf.intake import check_range, take_matrix
-from nbmf.interactions import Ids, Interactions
+from nbmf.interactions import Interactions
 from nbmf.likelihood import Likelihood, Poisson
 from nbmf.model import Model, State, begin
 from nbmf.progress import Progress
@@ -38,7 +37,6 @@ from nbmf.ties import tie_items
 
 Array = NDArray[np.floating[Any]]
 
-NOTED = ("n_features_in_", "feature_names_in_")  # what scikit-learn notes of the data before it is fitted
 ALGORITHMS: dict[str, Callable[[Learned], Algorithm]] = {"cavi": CAVI, "mm": MM}
 
 
@@ -52,9 +50,7 @@ class CountFactorization(Growing, Explaining, Forecasting):
     shapes: str
     inference: str
     init: str | tuple[ArrayLike, ArrayLike]
-    max_iter: int
     accelerate: bool
-    dtype: str
     random_state: Any
     verbose: bool
 
@@ -114,14 +110,8 @@ class CountFactorization(Growing, Explaining, Forecasting):
         -------
         self, fitted. Ctrl-C during the fit keeps the last finished sweep and warns.
         """
-        noted = {name: self.__dict__.pop(name) for name in NOTED if name in self.__dict__}
-        try:
+        with self._refitting():
             self._become(self._fit(X, unknown, callbacks, stopping, checkpoint, checkpoint_every, resume))
-        except BaseException:  # an earlier fit stays as it was
-            for name in NOTED:
-                self.__dict__.pop(name, None)
-            self.__dict__.update(noted)
-            raise
         return self
 
     def _fit(
@@ -195,20 +185,13 @@ class CountFactorization(Growing, Explaining, Forecasting):
 
     def _become(self, fitted: Fitted) -> None:
         """Take over what a fit has found, this one or that of a model file."""
-        self._fitted = fitted
-        self.users_, self.items_, self.item_names_ = fitted.users, fitted.items, fitted.item_names
+        self._note(fitted)
         self.user_posterior_, self.item_posterior_ = fitted.user_posterior, fitted.item_posterior
         self.user_factors_, self.item_factors_ = fitted.user_posterior.mean, fitted.item_posterior.mean
         self.components_ = self.item_factors_.T
-        self.objective_, self.n_iter_ = fitted.objective, len(fitted.objective)
-        self.ending_, self.converged_ = fitted.ending.value, fitted.ending is Ending.CONVERGED
         self.concentration_ = fitted.model.likelihood.concentration
         if fitted.exposure is not None:
             self.exposure_ = fitted.exposure
-        self.n_features_in_ = len(fitted.items)
-        self.__dict__.pop("feature_names_in_", None)
-        if fitted.has_feature_names:
-            self.feature_names_in_ = fitted.items
 
     def save(self, path: Path) -> None:
         """Write the model to a file, from which `nbmf.load(path)` brings it back as it is, data and settings included.
@@ -245,49 +228,21 @@ class CountFactorization(Growing, Explaining, Forecasting):
         return dots(self.user_factors_, self.item_factors_, rows, columns)
 
     def __sklearn_tags__(self) -> Tags:
-        """Tell scikit-learn: sparse input is fine, negative input is not."""
+        """Tell scikit-learn what type of numbers to expect of `transform`."""
         tags: Tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.input_tags.positive_only = True
         tags.transformer_tags.preserves_dtype = []  # `dtype` says of what type factors are
         return tags
 
     def _check_settings(self) -> None:
-        for name in ("n_components", "max_iter"):
-            value = getattr(self, name)
-            if not isinstance(value, Integral) or value < 1:
-                raise ValueError(f"{name} is {value!r}; it must be a whole number from 1")
-        if self.n_threads is not None and (not isinstance(self.n_threads, Integral) or self.n_threads < 1):
-            raise ValueError(
-                f"n_threads is {self.n_threads!r}; it must be a whole number from 1, or None for all cores"
-            )
+        self._check_common()
+        if not isinstance(self.n_components, Integral) or self.n_components < 1:
+            raise ValueError(f"n_components is {self.n_components!r}; it must be a whole number from 1")
         for name in ("user_shape", "item_shape"):
             value = getattr(self, name)
             if not isinstance(value, Real) or not 0 < float(value) < np.inf:
                 raise ValueError(f"{name} is {value!r}; a gamma prior needs a positive shape")
-        if not isinstance(self.tol, Real) or not self.tol >= 0:
-            raise ValueError(f"tol is {self.tol!r}; it must be 0 (never stop early) or a small positive number")
         if self.inference not in ALGORITHMS:
             raise ValueError(f"inference is {self.inference!r}; it must be one of {', '.join(map(repr, ALGORITHMS))}")
-        if not any(self.dtype == dtype for dtype in (np.float32, np.float64, "float32", "float64")):
-            raise ValueError(f"dtype is {self.dtype!r}; it must be 'float32' or 'float64'")
-
-    def _take(self, X: Any) -> tuple[Ids, Ids, sp.csr_array]:
-        """Check the input and return its ids and its counts as a canonical matrix."""
-        if isinstance(X, Interactions):
-            users, items, matrix = X.users, X.items, X.matrix
-            self.n_features_in_ = X.n_items
-        else:
-            matrix = take_matrix(self, X, reset=True)
-            users = np.arange(matrix.shape[0])
-            items = getattr(self, "feature_names_in_", np.arange(matrix.shape[1]))
-        if 0 in matrix.shape:
-            raise ValueError(
-                f"the data has {matrix.shape[0]} users and {matrix.shape[1]} items; there is nothing to factorize "
-                "(a filter that leaves nothing asks for too much)"
-            )
-        check_range(matrix, self.dtype)
-        return users, items, matrix
 
     def _start(self, shape: tuple[int, int], rng: np.random.RandomState) -> tuple[Array, Array]:
         sizes = [(n, self.n_components) for n in shape]

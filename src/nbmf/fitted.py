@@ -1,55 +1,56 @@
-"""What a fit has found, in one piece: what a model file holds, and what a model that grows replaces."""
+"""What a fit has found, in one piece: what a model file holds, and what a model that grows replaces.
+
+`Basis` is what every model rests on: whose counts of what; `Fitted` is that with factors.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from nbmf.factors import Factor
 from nbmf.folding import Held
 from nbmf.inference.run import Ending
-from nbmf.interactions import Ids
+from nbmf.intake import check_range, take_matrix
+from nbmf.interactions import Ids, Interactions
 from nbmf.likelihood import Likelihood, NegativeBinomial
 from nbmf.lookup import Lookup
 from nbmf.model import Model
+from nbmf.ranking import FactorScores, Scores
 from nbmf.ties import Ties
 
+NOTED = ("n_features_in_", "feature_names_in_")  # what scikit-learn notes of the data before it is fitted
 BLOCK_CELLS = 4_000_000  # products held at a time
 
 
-@dataclass(frozen=True, eq=False)
-class Fitted:
-    """What a fit has found, of what data, with what ids.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Basis:
+    """Of what data a model is, with what ids, and how its fit went.
 
     counts : what was fitted, users × items, as it was given
-    model : the law and the priors, with what was learned of them
-    exposure : "exact" or "tied"; None where the law has no exposures
+    objective : after each sweep
     item_names : in the order of `items`, or None
     has_feature_names : whether `items` are the columns' names of a data frame
-    ties : the last clusters of items, if exposures are tied
-    unknown : csr_array, users × items, of the cells that were left out of the likelihood, or None
     """
 
     users: Ids
     items: Ids
     counts: sp.csr_array
-    user_posterior: Factor
-    item_posterior: Factor
     objective: NDArray[np.float64]
     ending: Ending
-    model: Model
-    exposure: str | None
     item_names: Ids | None
     has_feature_names: bool
-    ties: Ties | None = None
-    unknown: sp.csr_array | None = None
 
     @cached_property
     def user_lookup(self) -> Lookup:
@@ -60,6 +61,24 @@ class Fitted:
     def item_lookup(self) -> Lookup:
         """Where each item's column is."""
         return Lookup(self.items, "item")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Fitted(Basis):
+    """What a fit of factors has found.
+
+    model : the law and the priors, with what was learned of them
+    exposure : "exact" or "tied"; None where the law has no exposures
+    ties : the last clusters of items, if exposures are tied
+    unknown : csr_array, users × items, of the cells that were left out of the likelihood, or None
+    """
+
+    user_posterior: Factor
+    item_posterior: Factor
+    model: Model
+    exposure: str | None
+    ties: Ties | None = None
+    unknown: sp.csr_array | None = None
 
     @cached_property
     def held_items(self) -> Held:
@@ -79,6 +98,19 @@ class Fitted:
         return replace(self.held_items, likelihood=NegativeBinomial(α[rows]))
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Weighted(Basis):
+    """What a fit of item–item weights has found.
+
+    weights : B, items × items: how much a unit of input of the row's item adds to what the column's is expected to be;
+        an array, or a csr_array if items have few neighbours
+    intercept : b, one for each item
+    """
+
+    weights: NDArray[Any] | sp.csr_array
+    intercept: NDArray[Any]
+
+
 def _transposed(law: Likelihood) -> Likelihood:
     α = law.concentration
     return NegativeBinomial(α.T) if isinstance(α, np.ndarray) else law
@@ -95,29 +127,81 @@ def typical(concentration: NDArray[Any]) -> float:
     return float(np.exp(np.mean(np.log(concentration))))
 
 
-class Estimator(BaseEstimator):  # type: ignore[misc]
-    """What the answers of an estimator rest on: its settings, and what its fit has found."""
+class Founded(BaseEstimator):  # type: ignore[misc]
+    """What the answers of any estimator rest on: its settings, and of what data it is."""
 
+    max_iter: int
     tol: float
-    backend: str
+    dtype: str
     n_threads: int | None
 
     users_: Ids
     items_: Ids
     item_names_: Ids | None
-    user_factors_: NDArray[Any]
-    item_factors_: NDArray[Any]
-    _fitted: Fitted
+    _fitted: Any
 
     @property
-    def _found(self) -> Fitted:
+    def _found(self) -> Any:
         """What the fit has found, if there was one."""
-        check_is_fitted(self, "user_factors_")
+        check_is_fitted(self, "users_")
         return self._fitted
 
-    def _prepare(self, matrix: sp.csr_array) -> sp.csr_array:
-        """Return the counts as the law sees them."""
-        return matrix
+    def _scores(self) -> Scores:
+        """The scores of all users of the fit for all items."""
+        raise NotImplementedError
+
+    def _note(self, fitted: Basis) -> None:
+        """Show what was fitted and how that went, as every fitted estimator does."""
+        self._fitted = fitted
+        self.users_, self.items_, self.item_names_ = fitted.users, fitted.items, fitted.item_names
+        self.objective_, self.n_iter_ = fitted.objective, len(fitted.objective)
+        self.ending_, self.converged_ = fitted.ending.value, fitted.ending is Ending.CONVERGED
+        self.n_features_in_ = len(fitted.items)
+        self.__dict__.pop("feature_names_in_", None)
+        if fitted.has_feature_names:
+            self.feature_names_in_ = fitted.items
+
+    @contextmanager
+    def _refitting(self) -> Iterator[None]:
+        """Forget what scikit-learn noted of the data of an earlier fit, unless the new one fails."""
+        noted = {name: self.__dict__.pop(name) for name in NOTED if name in self.__dict__}
+        try:
+            yield
+        except BaseException:
+            for name in NOTED:
+                self.__dict__.pop(name, None)
+            self.__dict__.update(noted)
+            raise
+
+    def _take(self, X: Any) -> tuple[Ids, Ids, sp.csr_array]:
+        """Check the input and return its ids and its counts as a canonical matrix."""
+        if isinstance(X, Interactions):
+            users, items, matrix = X.users, X.items, X.matrix
+            self.n_features_in_ = X.n_items
+        else:
+            matrix = take_matrix(self, X, reset=True)
+            users = np.arange(matrix.shape[0])
+            items = getattr(self, "feature_names_in_", np.arange(matrix.shape[1]))
+        if 0 in matrix.shape:
+            raise ValueError(
+                f"the data has {matrix.shape[0]} users and {matrix.shape[1]} items; there is nothing to factorize "
+                "(a filter that leaves nothing asks for too much)"
+            )
+        check_range(matrix, self.dtype)
+        return users, items, matrix
+
+    def _check_common(self) -> None:
+        """Check the settings that all estimators have."""
+        if not isinstance(self.max_iter, Integral) or self.max_iter < 1:
+            raise ValueError(f"max_iter is {self.max_iter!r}; it must be a whole number from 1")
+        if self.n_threads is not None and (not isinstance(self.n_threads, Integral) or self.n_threads < 1):
+            raise ValueError(
+                f"n_threads is {self.n_threads!r}; it must be a whole number from 1, or None for all cores"
+            )
+        if not isinstance(self.tol, Real) or not self.tol >= 0:
+            raise ValueError(f"tol is {self.tol!r}; it must be 0 (never stop early) or a small positive number")
+        if not any(self.dtype == dtype for dtype in (np.float32, np.float64, "float32", "float64")):
+            raise ValueError(f"dtype is {self.dtype!r}; it must be 'float32' or 'float64'")
 
     def _pairs(self, users: ArrayLike, items: ArrayLike) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return the positions of pairs of ids, or of one id with several others."""
@@ -127,6 +211,38 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"{len(rows)} users and {len(columns)} items; give pairs, or one of either")
         first, second = np.broadcast_arrays(rows, columns)
         return first, second
+
+    def __sklearn_tags__(self) -> Tags:
+        """Tell scikit-learn: sparse input is fine, negative input is not."""
+        tags: Tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.positive_only = True
+        return tags
+
+
+class Estimator(Founded):
+    """An estimator with factors."""
+
+    backend: str
+
+    user_factors_: NDArray[Any]
+    item_factors_: NDArray[Any]
+    _fitted: Fitted
+
+    @property
+    def _found(self) -> Fitted:
+        """What the fit has found, if there was one."""
+        check_is_fitted(self, "users_")
+        return self._fitted
+
+    def _scores(self) -> FactorScores:
+        """The scores of all users of the fit for all items."""
+        _ = self._found  # says so if there was no fit
+        return FactorScores(self.user_factors_, self.item_factors_)
+
+    def _prepare(self, matrix: sp.csr_array) -> sp.csr_array:
+        """Return the counts as the law sees them."""
+        return matrix
 
 
 def dots(W: NDArray[Any], H: NDArray[Any], rows: NDArray[np.intp], columns: NDArray[np.intp]) -> NDArray[Any]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from sklearn.base import BaseEstimator
+
 from nbmf.averaging import Averaged, united
 from nbmf.container import Path, StorageError, read
 from nbmf.recommender import NBMF, PoissonMF
-from nbmf.storage import read_average, read_model
+from nbmf.slim import NBSLIM
+from nbmf.storage import read_average, read_model, read_weights
 
 MODELS: dict[str, type[NBMF] | type[PoissonMF]] = {"NBMF": NBMF, "PoissonMF": PoissonMF}
 
 
-def load(path: Path) -> NBMF | PoissonMF | Averaged:
+def load(path: Path) -> NBMF | PoissonMF | Averaged | NBSLIM:
     """Return the model that `model.save(path)` wrote: every method answers as before, to the bit.
 
     Loading runs no code, whatever is in the file. What is damaged, cut short or of another format raises StorageError,
@@ -23,6 +26,12 @@ def load(path: Path) -> NBMF | PoissonMF | Averaged:
         settings, members = read_average(contents)
         models = [_made(path, name, own) for name, own, _ in members]
         return united(models, [fitted for _, _, fitted in members], settings)
+    if contents.document.get("kind") == "item-item model":
+        _, settings, weighted = read_weights(contents)
+        _check(path, NBSLIM(), settings)
+        slim = NBSLIM(**settings)
+        slim._become(weighted)
+        return slim
     name, settings, fitted = read_model(contents)
     model = _made(path, name, settings)
     model._become(fitted)
@@ -30,7 +39,11 @@ def load(path: Path) -> NBMF | PoissonMF | Averaged:
 
 
 def _made(path: Path, name: str, settings: dict[str, Any]) -> NBMF | PoissonMF:
-    unknown = settings.keys() - MODELS[name]().get_params(deep=False).keys()
+    _check(path, MODELS[name](), settings)
+    return MODELS[name](**settings)
+
+
+def _check(path: Path, example: BaseEstimator, settings: dict[str, Any]) -> None:
+    unknown = settings.keys() - example.get_params(deep=False).keys()
     if unknown:
         raise StorageError(f"{path}: has the setting {min(unknown)!r}, unknown to this nbmf; install a newer one")
-    return MODELS[name](**settings)

@@ -13,47 +13,19 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
 from nbmf.counts import Counts
 from nbmf.factors import Factor, Gamma
-from nbmf.fitted import Fitted
+from nbmf.fitted import Estimator, Fitted
 from nbmf.folding import Held, fold_in, fold_in_plainly
 from nbmf.intake import check_range, take_matrix
 from nbmf.interactions import Ids, Interactions, canonical, check_counts, widened
 from nbmf.lookup import Lookup
+from nbmf.ranking import FactorScores, Scores
 from nbmf.recommending import Choice, Chosen, Recommendations, Recommending
 
 Array = NDArray[np.floating[Any]]
 
 
-class Newcomers(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommending):  # type: ignore[misc]
-    """The part of an estimator that deals with users who were not in the fit."""
-
-    def transform(self, X: Any, *, unknown_items: str = "error") -> Array:
-        """Return the factors of new users, the items' held fixed: those that a fit would give them.
-
-        A row's own update is repeated until it changes the row by less than `tol`, relative to its size (1000 times at
-        most). A row of the data of a converged fit gets the factors of the fit, but for that tolerance; where a row's
-        objective has several peaks, as for shapes far below 1, perhaps those of another peak. A row without counts says
-        that the user took none of the items. Nothing in the model changes.
-
-        Parameters
-        ----------
-        X : Interactions, whose items are matched by their ids; or a scipy sparse matrix, array or data frame with a
-            column for each item of the fit
-        unknown_items : "error", or "ignore" to leave out items that were not in the fit, with a warning that counts
-
-        Returns
-        -------
-        array rows × K : posterior means ("cavi") or points ("mm")
-
-        Examples
-        --------
-        >>> import nbmf
-        >>> model = nbmf.NBMF(2, random_state=0, tol=1e-9, dtype="float64").fit([[4, 0, 1], [0, 3, 0], [5, 1, 2]])
-        >>> bool(abs(model.transform([[4, 0, 1]]) - model.user_factors_[0]).max() < 1e-4)
-        True
-        """
-        found = self._found
-        _, matrix = self._rows(X, unknown_items)
-        return self._fold(matrix, found.held_items).mean
+class Arriving(Recommending):
+    """The part of any estimator that recommends to users who were not in the fit."""
 
     def recommend_for(
         self,
@@ -70,7 +42,7 @@ class Newcomers(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommending)
         Parameters
         ----------
         counts : a mapping from item ids to counts, for one user; or rows as for `transform`. Of the user of an empty
-            mapping nothing is known: the prior mean stands for the user's factors ("mm": the mean of all users')
+            mapping nothing is known
         exclude_seen : leave out what is given
         allow, deny : as for `recommend`; mappings name users of `counts`, by their ids or row numbers
         unknown_items : as for `transform`
@@ -92,34 +64,17 @@ class Newcomers(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommending)
             ids, matrix = np.arange(1), self._row(counts, unknown_items)
         else:
             ids, matrix = self._rows(counts, unknown_items)
-        if isinstance(counts, Mapping) and not matrix.nnz:
-            factors = self._typical_user()
-        else:
-            factors = self._fold(matrix, found.held_items).mean
+        scores = self._scores_of(matrix if matrix.nnz or not isinstance(counts, Mapping) else None)
         choice = Choice.of(allow, deny, found.item_lookup, Lookup(ids, "user"), None)
-        return self._best(ids, factors, None, n, matrix if exclude_seen else None, choice)
+        return self._best(ids, scores, None, n, matrix if exclude_seen else None, choice)
 
-    def _typical_user(self) -> Array:
-        """The factors of somebody of whom nothing is known."""
-        return typical_user(self._found)
-
-    @property
-    def _n_features_out(self) -> int:
-        """How many columns `transform` returns, for scikit-learn."""
-        return int(self.item_factors_.shape[1])
-
-    def _fold(
-        self, matrix: sp.csr_array, held: Held, start: Array | None = None, unknown: sp.csr_array | None = None
-    ) -> Factor:
-        """Return the factors of rows of counts; `unknown` stores the cells to be left out."""
-        check_range(matrix, held.factor.mean.dtype)
-        prepared = Counts.of(self._prepare(matrix), np.dtype(np.float64), unknown).by_user
-        if self.backend == "reference":
-            return fold_in_plainly(prepared, held, tol=self.tol, start=start).factor
-        return fold_in(prepared, held, tol=self.tol, start=start, n_threads=self.n_threads).factor
+    def _scores_of(self, counts: sp.csr_array | None) -> Scores:
+        """The scores of new users with these rows of counts, for all items; None: of one of whom nothing is known."""
+        raise NotImplementedError
 
     def _rows(self, X: Any, unknown_items: str = "error") -> tuple[Ids, sp.csr_array]:
         """Return the ids of rows of counts, and the counts with a column for each item of the fit."""
+        _ = self._found  # says so if there was no fit
         _check_unknown(unknown_items)
         if isinstance(X, Interactions):
             return X.users, self._aligned(X, unknown_items)
@@ -153,6 +108,64 @@ class Newcomers(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommending)
         rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))[~lost]
         entries = matrix.data[~lost], (rows, columns[matrix.indices[~lost]])
         return canonical(sp.csr_array(entries, shape=(matrix.shape[0], len(lookup.ids))))
+
+
+class Newcomers(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Arriving, Estimator):  # type: ignore[misc]
+    """The part of an estimator with factors that finds those of users who were not in the fit."""
+
+    def transform(self, X: Any, *, unknown_items: str = "error") -> Array:
+        """Return the factors of new users, the items' held fixed: those that a fit would give them.
+
+        A row's own update is repeated until it changes the row by less than `tol`, relative to its size (1000 times at
+        most). A row of the data of a converged fit gets the factors of the fit, but for that tolerance; where a row's
+        objective has several peaks, as for shapes far below 1, perhaps those of another peak. A row without counts says
+        that the user took none of the items. Nothing in the model changes.
+
+        Parameters
+        ----------
+        X : Interactions, whose items are matched by their ids; or a scipy sparse matrix, array or data frame with a
+            column for each item of the fit
+        unknown_items : "error", or "ignore" to leave out items that were not in the fit, with a warning that counts
+
+        Returns
+        -------
+        array rows × K : posterior means ("cavi") or points ("mm")
+
+        Examples
+        --------
+        >>> import nbmf
+        >>> model = nbmf.NBMF(2, random_state=0, tol=1e-9, dtype="float64").fit([[4, 0, 1], [0, 3, 0], [5, 1, 2]])
+        >>> bool(abs(model.transform([[4, 0, 1]]) - model.user_factors_[0]).max() < 1e-4)
+        True
+        """
+        found = self._found
+        _, matrix = self._rows(X, unknown_items)
+        return self._fold(matrix, found.held_items).mean
+
+    def _scores_of(self, counts: sp.csr_array | None) -> FactorScores:
+        """Fold the rows in; for nobody in particular, the prior mean stands ("mm": the mean of all users)."""
+        found = self._found
+        factors = self._typical_user() if counts is None else self._fold(counts, found.held_items).mean
+        return FactorScores(factors, self.item_factors_)
+
+    def _typical_user(self) -> Array:
+        """The factors of somebody of whom nothing is known."""
+        return typical_user(self._found)
+
+    @property
+    def _n_features_out(self) -> int:
+        """How many columns `transform` returns, for scikit-learn."""
+        return int(self.item_factors_.shape[1])
+
+    def _fold(
+        self, matrix: sp.csr_array, held: Held, start: Array | None = None, unknown: sp.csr_array | None = None
+    ) -> Factor:
+        """Return the factors of rows of counts; `unknown` stores the cells to be left out."""
+        check_range(matrix, held.factor.mean.dtype)
+        prepared = Counts.of(self._prepare(matrix), np.dtype(np.float64), unknown).by_user
+        if self.backend == "reference":
+            return fold_in_plainly(prepared, held, tol=self.tol, start=start).factor
+        return fold_in(prepared, held, tol=self.tol, start=start, n_threads=self.n_threads).factor
 
 
 def _check_unknown(unknown_items: str) -> None:

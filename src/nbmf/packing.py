@@ -123,6 +123,27 @@ def unpack_counts(contents: Contents, n_users: int, n_items: int) -> sp.csr_arra
     return matrix
 
 
+def pack_weights(weights: Array | sp.csr_array, intercept: Array, arrays: Arrays) -> dict[str, Any]:
+    """Put in item–item weights: a square array, or row by row where there are few, and the intercepts."""
+    arrays["intercept"] = intercept
+    if isinstance(weights, np.ndarray):
+        arrays["weights"] = weights
+        return {"n_weights": None}
+    arrays |= {"weights.data": weights.data, "weights.indices": weights.indices, "weights.indptr": weights.indptr}
+    return {"n_weights": int(weights.nnz)}
+
+
+def unpack_weights(contents: Contents, n_items: int) -> tuple[Array | sp.csr_array, Array]:
+    """Return what `pack_weights` put in."""
+    intercept = _finite(contents, "intercept", n_items)
+    if contents.document.get("n_weights") is None:
+        return _finite(contents, "weights", n_items, n_items), intercept
+    n_weights = contents.value("n_weights", int)
+    data = _finite(contents, "weights.data", n_weights)
+    indices, indptr = _unpack_cells(contents, "weights", n_weights, n_items, n_items)
+    return sp.csr_array((data, indices, indptr), shape=(n_items, n_items)), intercept
+
+
 def pack_unknown(matrix: sp.csr_array | None, arrays: Arrays) -> dict[str, Any]:
     """Put in the cells that were left out of the likelihood, if any were."""
     if matrix is None:

@@ -89,9 +89,9 @@ class Stopwatch:
 class RunsProgress:
     """A context manager whose `report` shows on standard error how many of many runs are done, and the time left."""
 
-    def __init__(self, title: str, *, quiet: bool = False) -> None:
-        """Show nothing yet; if quiet, never."""
-        self.title = title
+    def __init__(self, title: str, *, what: str = "runs", pause: float = 0.0, quiet: bool = False) -> None:
+        """Show nothing yet; if quiet, never. At least `pause` seconds pass before each plain line."""
+        self.title, self.what, self.pause, self.shown = title, what, pause, 0.0
         self.stream: TextIO = io.StringIO() if quiet else sys.stderr
         self.bar: Any = None
 
@@ -111,11 +111,12 @@ class RunsProgress:
 
     def report(self, n_done: int, n_runs: int, share: float, last: str = "") -> None:
         """Take note of a finished run; `share` is how much of the work of this call is done, from 0 to 1."""
-        counted = f"{n_done} of {n_runs} runs"
+        counted = f"{n_done:,} of {n_runs:,} {self.what}"
         left = f"about {in_words(self.watch.seconds * (1 - share) / share)} left" if 0 < share < 1 else ""
         if self.bar is not None:
             self.bar.update(self.task, completed=share, counted=counted, left=left, last=last)
-        else:
+        elif self.watch.seconds - self.shown >= self.pause:
+            self.shown = self.watch.seconds
             self.stream.write(f"{self.title}: {', '.join(part for part in (counted, left, last) if part)}\n")
             self.stream.flush()
 

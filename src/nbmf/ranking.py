@@ -2,8 +2,8 @@
 
 Scores come from factors (`FactorScores`) or from a model's own method (`ModelScores`). A walk asks for a block of them,
 shows it to every visit (`Top` keeps each user's best items, `Places` finds where given items stand) and drops it:
-nothing of size users × items is ever stored, no row is ever sorted, and several visits share one product. The blocks do
-not depend on the number of threads and each product runs on one BLAS thread, so the results do not either.
+nothing of size users × items is stored, and several visits share one product. The blocks do not depend on the number of
+threads and each product runs on one BLAS thread, so the results do not either.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
@@ -22,7 +22,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import ThreadpoolController
 
-from nbmf.backends.ranks import keep_best, keep_best_listed, place_rows, score_rows, sort_best
+from nbmf.backends.ranks import keep_best, place_rows, score_rows, sort_best
 
 Array = NDArray[np.floating[Any]]
 Rows = NDArray[np.intp]
@@ -62,6 +62,9 @@ class Scores(Protocol):
 
     def among(self, items: NDArray[np.intp]) -> Scores:
         """Return the scores for some of the items."""
+
+    def of(self, users: Rows) -> Scores:
+        """Return the scores of some of the users."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,11 @@ class FactorScores:
 
     def among(self, items: NDArray[np.intp]) -> FactorScores:
         """Return the scores for some of the items."""
-        return FactorScores(self.users, self.items[items])
+        return replace(self, items=self.items[items])
+
+    def of(self, users: Rows) -> FactorScores:
+        """Return the scores of some of the users."""
+        return replace(self, users=self.users[users])
 
 
 @dataclass(frozen=True)
@@ -162,8 +169,11 @@ class ModelScores:
 
     def among(self, items: NDArray[np.intp]) -> ModelScores:
         """Return the scores for some of the items."""
-        chosen = items if self.items is None else self.items[items]
-        return ModelScores(self.score_items, self.n_users, self.n_columns, chosen)
+        return replace(self, items=items if self.items is None else self.items[items])
+
+    def of(self, users: Rows) -> ModelScores:
+        """Return the scores of some of the users."""
+        return replace(self, score_items=lambda rows: self.score_items(users[rows]), n_users=len(users))
 
 
 class Visit(Protocol):
@@ -347,26 +357,6 @@ def top(
     if len(items):
         walk(chosen, rows, [visit], whole=False, n_threads=n_threads, report=report)
     return visit.best
-
-
-def top_listed(users: Array, items: Array, n: int, lists: sp.csr_array) -> Best:
-    """Return the n best of the items that each user's row of `lists` stores, equal scores in the order of the items.
-
-    Parameters
-    ----------
-    users, items : factors, users × K and items × K
-    lists : csr_array, users × items, with ascending columns in each row
-
-    Examples
-    --------
-    >>> lists = sp.csr_array([[1, 0, 1, 1]])
-    >>> top_listed(np.ones((1, 1)), np.array([[3.0], [5.0], [1.0], [4.0]]), 2, lists).items
-    array([[3, 0]])
-    """
-    best = Best(np.full((len(users), n), -1, np.intp), np.full((len(users), n), -np.inf, users.dtype))
-    keep_best_listed(users, items, lists.indptr, lists.indices, *best)
-    sort_best(*best)
-    return best
 
 
 def places(

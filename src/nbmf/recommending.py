@@ -12,10 +12,12 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from nbmf.fitted import Estimator
+from nbmf.backends.ranks import keep_best_listed, sort_best
+from nbmf.fitted import Founded
 from nbmf.interactions import Ids
 from nbmf.lookup import Lookup
-from nbmf.ranking import FactorScores, top, top_listed
+from nbmf.ranking import Best, FactorScores, Scores, top, walk
+from nbmf.scoring import Entries
 
 Array = NDArray[np.floating[Any]]
 Chosen = ArrayLike | Iterable[Any] | Mapping[Any, Any] | None
@@ -146,7 +148,7 @@ def _listed(
     return sp.csr_array((np.ones(len(indices), np.int8), indices, indptr), shape=(len(found), len(items.ids)))
 
 
-class Recommending(Estimator):
+class Recommending(Founded):
     """The part of an estimator that recommends."""
 
     def recommend(
@@ -187,34 +189,50 @@ class Recommending(Estimator):
         rows = None if users is None else found.user_lookup.positions(users)
         ids = found.users if users is None else found.user_lookup.as_ids(users)
         choice = Choice.of(allow, deny, found.item_lookup, found.user_lookup, rows)
-        return self._best(ids, self.user_factors_, rows, n, found.counts if exclude_seen else None, choice)
+        return self._best(ids, self._scores(), rows, n, found.counts if exclude_seen else None, choice)
 
     def _best(
         self,
         ids: Ids,
-        factors: Array,
+        scores: Scores,
         rows: NDArray[np.intp] | None,
         n: int,
         seen: sp.csr_array | None,
         choice: Choice,
     ) -> Recommendations:
-        """Rank the items for users who are rows of `factors` and of `seen`, all of them if `rows` is None."""
+        """Rank the items for users who are rows of `scores` and of `seen`, all of them if `rows` is None."""
         if not isinstance(n, Integral) or n < 1:
             raise ValueError(f"n is {n!r}; recommend at least 1 item")
         n = min(int(n), len(self.items_))
         if rows is not None and (choice.lists is not None or choice.denied is not None):
-            factors, seen, rows = factors[rows], None if seen is None else seen[rows], None
+            scores, seen, rows = scores.of(rows), None if seen is None else seen[rows], None
         exclude = seen
         if choice.denied is not None:
             exclude = choice.denied if seen is None else sp.csr_array(_marks(seen) + choice.denied)
         if choice.lists is not None:
-            best, scores = top_listed(factors, self.item_factors_, n, _left(choice, exclude))
+            best, values = _best_listed(scores, n, _left(choice, exclude))
         else:
-            scorer = FactorScores(factors, self.item_factors_)
-            threads = self.n_threads
-            best, scores = top(scorer, n, rows=rows, exclude=exclude, allowed=choice.allowed, n_threads=threads)
+            allowed, threads = choice.allowed, self.n_threads
+            best, values = top(scores, n, rows=rows, exclude=exclude, allowed=allowed, n_threads=threads)
         names = None if self.item_names_ is None else _taken(self.item_names_, best)
-        return Recommendations(ids, _taken(self.items_, best), scores, names)
+        return Recommendations(ids, _taken(self.items_, best), values, names)
+
+
+def _best_listed(scores: Scores, n: int, lists: sp.csr_array) -> Best:
+    """Return the n best of the items that each user's row of `lists` stores, equal scores in the order of the items."""
+    best = Best(np.full((scores.n_users, n), -1, np.intp), np.full((scores.n_users, n), -np.inf, scores.dtype))
+    if isinstance(scores, FactorScores):
+        keep_best_listed(scores.users, scores.items, lists.indptr, lists.indices, *best)
+        sort_best(*best)
+        return best
+    values = Entries(lists)
+    walk(scores, np.arange(scores.n_users), [values])
+    for user in range(scores.n_users):
+        own = slice(lists.indptr[user], lists.indptr[user + 1])
+        items, found = lists.indices[own], values.scores[own]
+        order = np.argsort(-found, kind="stable")[:n]
+        best.items[user, : len(order)], best.scores[user, : len(order)] = items[order], found[order]
+    return best
 
 
 def _marks(counts: sp.csr_array) -> sp.csr_array:

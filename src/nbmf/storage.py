@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from nbmf.container import Arrays, Contents, Path, StorageError, read, write
-from nbmf.fitted import Fitted
+from nbmf.fitted import Basis, Fitted, Weighted
 from nbmf.inference.run import Ending
 from nbmf.packing import (
     pack_counts,
@@ -22,6 +22,7 @@ from nbmf.packing import (
     pack_settings,
     pack_ties,
     pack_unknown,
+    pack_weights,
     unpack_counts,
     unpack_factors,
     unpack_ids,
@@ -29,15 +30,25 @@ from nbmf.packing import (
     unpack_settings,
     unpack_ties,
     unpack_unknown,
+    unpack_weights,
 )
 
-__all__ = ["Fitted", "StorageError", "read_average", "read_model", "write_average", "write_model"]
+__all__ = [
+    "Fitted",
+    "StorageError",
+    "read_average",
+    "read_model",
+    "read_weights",
+    "write_average",
+    "write_model",
+    "write_weights",
+]
 
 VERSION = 1
 UPGRADES: dict[int, Callable[[Contents], Contents]] = {}
 """For each earlier version of the format what makes its contents those of the next one."""
 
-CLASSES = ("NBMF", "PoissonMF")
+CLASSES, WEIGHT_CLASSES = ("NBMF", "PoissonMF"), ("NBSLIM",)
 """Whose models a file may hold: names, looked up where they are listed, never imported."""
 
 
@@ -69,6 +80,27 @@ def write_average(path: Path, settings: dict[str, Any], members: Sequence[tuple[
     write(path, document, arrays)
 
 
+def write_weights(path: Path, name: str, settings: dict[str, Any], fitted: Weighted) -> None:
+    """Write a model of item–item weights: the name of the estimator, its settings, and what it found."""
+    arrays: Arrays = {}
+    document = {
+        "kind": "item-item model",
+        "version": VERSION,
+        "written_by": f"nbmf {version('nbmf')}",
+        **_pack_basis(name, WEIGHT_CLASSES, settings, fitted, arrays),
+        **pack_weights(fitted.weights, fitted.intercept, arrays),
+    }
+    write(path, document, arrays)
+
+
+def read_weights(source: Path | Contents) -> tuple[str, dict[str, Any], Weighted]:
+    """Return the name of an estimator of item–item weights, its settings, and what it found."""
+    contents = _upgraded(open_as("item-item model", source, VERSION))
+    name, basis = _unpack_basis(contents, WEIGHT_CLASSES)
+    weights, intercept = unpack_weights(contents, len(basis["items"]))
+    return name, unpack_settings(contents), Weighted(**basis, weights=weights, intercept=intercept)
+
+
 def read_model(source: Path | Contents) -> tuple[str, dict[str, Any], Fitted]:
     """Return the name of an estimator, its settings, and what it found."""
     return _unpack(_upgraded(open_as("model", source, VERSION)))
@@ -90,9 +122,11 @@ def read_average(source: Path | Contents) -> tuple[dict[str, Any], list[tuple[st
     return unpack_settings(contents), members
 
 
-def _pack(name: str, settings: dict[str, Any], fitted: Fitted, arrays: Arrays) -> dict[str, Any]:
-    if name not in CLASSES:
-        raise StorageError(f"a {name} cannot be saved; nbmf.load knows {' and '.join(CLASSES)}")
+def _pack_basis(
+    name: str, known: tuple[str, ...], settings: dict[str, Any], fitted: Basis, arrays: Arrays
+) -> dict[str, Any]:
+    if name not in known:
+        raise StorageError(f"a {name} cannot be saved; nbmf.load knows {' and '.join(CLASSES + WEIGHT_CLASSES)}")
     arrays["objective"] = fitted.objective
     pack_counts(fitted.counts, arrays)
     return {
@@ -103,6 +137,12 @@ def _pack(name: str, settings: dict[str, Any], fitted: Fitted, arrays: Arrays) -
         "item_names": None if fitted.item_names is None else pack_ids("item_names", fitted.item_names, arrays),
         "has_feature_names": fitted.has_feature_names,
         "ending": fitted.ending.value,
+    }
+
+
+def _pack(name: str, settings: dict[str, Any], fitted: Fitted, arrays: Arrays) -> dict[str, Any]:
+    return {
+        **_pack_basis(name, CLASSES, settings, fitted, arrays),
         "exposure": fitted.exposure,
         **pack_ties(fitted.ties, arrays),
         **pack_unknown(fitted.unknown, arrays),
@@ -118,42 +158,58 @@ def _upgraded(contents: Contents) -> Contents:
     return contents
 
 
-def _unpack(contents: Contents) -> tuple[str, dict[str, Any], Fitted]:
+def _unpack_basis(contents: Contents, known: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+    """Return the name of the estimator, and the fields of a `Basis`."""
     name = contents.value("class", str)
-    if name not in CLASSES:
-        raise StorageError(f"{contents.path}: holds a {name!r}, and nbmf.load knows {' and '.join(CLASSES)}")
+    if name not in known:
+        raise StorageError(f"{contents.path}: holds a {name!r}, and nbmf.load knows {' and '.join(known)} there")
     users = unpack_ids(contents, "user_ids", contents.value("user_ids", str))
     items = unpack_ids(contents, "item_ids", contents.value("item_ids", str))
-    names = contents.document.get("item_names")
-    ending, exposure = contents.value("ending", str), contents.document.get("exposure")
-    if exposure not in (None, "exact", "tied") or ending not in {known.value for known in Ending}:
-        raise contents.fault(f"its exposure is {exposure!r} and its ending {ending!r}")
-    user_posterior, item_posterior = unpack_factors(contents, len(users), len(items))
+    names, ending = contents.document.get("item_names"), contents.value("ending", str)
+    if ending not in {one.value for one in Ending}:
+        raise contents.fault(f"its ending is {ending!r}")
+    return name, {
+        "users": users,
+        "items": items,
+        "counts": unpack_counts(contents, len(users), len(items)),
+        "objective": contents.array("objective", "f", None),
+        "ending": Ending(ending),
+        "item_names": None if names is None else unpack_ids(contents, "item_names", str(names), len(items)),
+        "has_feature_names": contents.value("has_feature_names", bool),
+    }
+
+
+def _unpack(contents: Contents) -> tuple[str, dict[str, Any], Fitted]:
+    name, basis = _unpack_basis(contents, CLASSES)
+    n_users, n_items = len(basis["users"]), len(basis["items"])
+    exposure = contents.document.get("exposure")
+    if exposure not in (None, "exact", "tied"):
+        raise contents.fault(f"its exposure is {exposure!r}")
+    user_posterior, item_posterior = unpack_factors(contents, n_users, n_items)
     fitted = Fitted(
-        users=users,
-        items=items,
-        counts=unpack_counts(contents, len(users), len(items)),
+        **basis,
         user_posterior=user_posterior,
         item_posterior=item_posterior,
-        objective=contents.array("objective", "f", None),
-        ending=Ending(ending),
-        model=unpack_model(contents, len(users), len(items)),
+        model=unpack_model(contents, n_users, n_items),
         exposure=exposure,
-        item_names=None if names is None else unpack_ids(contents, "item_names", str(names), len(items)),
-        has_feature_names=contents.value("has_feature_names", bool),
-        ties=unpack_ties(contents, len(items)),
-        unknown=unpack_unknown(contents, len(users), len(items)),
+        ties=unpack_ties(contents, n_items),
+        unknown=unpack_unknown(contents, n_users, n_items),
     )
     return name, unpack_settings(contents), fitted
 
 
 def open_as(kind: str, source: Path | Contents, version: int) -> Contents:
-    """Read what must be a "model", an "average" or a "checkpoint", and of no later version than this one."""
+    """Read what must be of one kind ("model", "item-item model", "average", "checkpoint"), and of no later version."""
     contents = source if isinstance(source, Contents) else read(source)
     found, number = contents.value("kind", str), contents.value("version", int)
     if found != kind:
         loaded = "nbmf.load(path) reads it"
-        remedy = {"model": loaded, "average": loaded, "checkpoint": "fit(X, resume=path) goes on from it"}
+        remedy = {
+            "model": loaded,
+            "item-item model": loaded,
+            "average": loaded,
+            "checkpoint": "fit(X, resume=path) goes on from it",
+        }
         raise StorageError(f"{contents.path}: is a {found}, not a {kind}; {remedy.get(found, 'name another file')}")
     if not 1 <= number <= version:
         raise StorageError(

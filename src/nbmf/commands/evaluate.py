@@ -1,4 +1,4 @@
-"""`nbmf evaluate` and `nbmf compare`: how well models rank what was held out."""
+"""`nbmf evaluate`: how well a model ranks what was held out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nbmf.commands.options import (
-    MODELS,
+    JUDGED,
     check_concentration,
     data_argument,
     data_options,
@@ -23,40 +23,8 @@ from nbmf.commands.options import (
 from nbmf.commands.terminal import end_interrupted, sentences, show, show_json
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from nbmf.evaluation import Evaluation
     from nbmf.interactions import Interactions
-
-JUDGED = (*MODELS, "popularity")
-
-
-def _several(context: click.Context, option: click.Parameter, value: str) -> tuple[str, ...]:
-    """Names of models with commas between them."""
-    names = tuple(part.strip() for part in value.split(","))
-    for name in names:
-        if name not in JUDGED:
-            raise click.BadParameter(f"{name!r} is not one of {', '.join(JUDGED)}")
-        if names.count(name) > 1:
-            raise click.BadParameter(f"{name!r} is there twice")
-    return names
-
-
-class Popularity:
-    """The baseline that knows nobody: an item's score is its number of users."""
-
-    def __init__(self, train: Interactions) -> None:
-        """Count the users of each item."""
-        import numpy as np  # noqa: PLC0415
-
-        self.n_users = np.bincount(train.matrix.indices, minlength=train.n_items).astype(float)
-
-    def score_items(self, rows: NDArray[np.intp]) -> NDArray[Any]:
-        """Return the same scores for everybody."""
-        import numpy as np  # noqa: PLC0415
-
-        return np.tile(self.n_users, (len(rows), 1))
 
 
 @click.command(short_help="Say how well a model ranks held-out counts.")
@@ -127,9 +95,9 @@ def evaluate(
             train, held_out = found, _aligned(read_data(test, user, item, count, 0, 0, None), found, test)
         else:
             train, held_out = split_data(found, split, test_fraction, seed)
-        _check_test(train, held_out)
+        check_test(train, held_out)
         if judged is None:
-            judged = _fit(model, train, components, concentration, seed, max_iter, tol)
+            judged = fit_named(model, train, components, concentration, seed, max_iter, tol)
         result = nbmf.evaluate(judged, train, held_out)
         if as_json:
             name = type(judged).__name__
@@ -138,86 +106,7 @@ def evaluate(
             _show_evaluation(type(judged).__name__, result)
 
 
-@click.command(short_help="Compare how models rank held-out counts.")
-@data_argument
-@click.option(
-    "--models",
-    metavar="NAME,…",
-    callback=_several,
-    default=",".join(JUDGED),
-    show_default=True,
-    help="Which, with commas between them.",
-)
-@click.option(
-    "--starts",
-    metavar="N",
-    default=1,
-    show_default=True,
-    type=click.IntRange(1),
-    help="Random starts of each model; their results are averaged.",
-)
-@click.option(
-    "--metric", metavar="NAME", default="ndcg_counts", show_default=True, help="Any that `nbmf evaluate` lists."
-)
-@click.option(
-    "--baseline", type=click.Choice(JUDGED), show_default="the best", help="To which model the others are compared."
-)
-@fit_options
-@split_options
-@data_options
-@json_option
-def compare(
-    data: str,
-    user: str | None,
-    item: str | None,
-    count: str | None,
-    min_users: int,
-    min_items: int,
-    models: tuple[str, ...],
-    components: int,
-    concentration: float | None,
-    seed: int,
-    max_iter: int,
-    tol: float,
-    split: str,
-    test_fraction: float,
-    time: str | None,
-    starts: int,
-    metric: str,
-    baseline: str | None,
-    as_json: bool,
-) -> None:
-    """Fit several models to the same part of DATA and compare how they rank the other part.
-
-    Differences are user by user, over the same 1,000 draws of users: an interval without 0 tells two models apart. With
-    several starts a model is the mean of them.
-    """
-    check_concentration(models, concentration)
-    if baseline is not None and baseline not in models:
-        raise click.UsageError(f"--baseline {baseline} is not among --models {','.join(models)}")
-    with sentences():
-        import nbmf  # noqa: PLC0415
-
-        found = read_data(data, user, item, count, min_users, min_items, time)
-        train, held_out = split_data(found, split, test_fraction, seed)
-        _check_test(train, held_out)
-        # what needs no fit is judged first: it names an unknown metric before anything is fitted
-        nbmf.evaluate(Popularity(train), train, held_out, n_boot=1)[metric]
-        results: dict[str, Evaluation | list[Evaluation]] = {}
-        for name in models:
-            seeds = range(seed, seed + (starts if name != "popularity" else 1))
-            results[name] = [
-                nbmf.evaluate(_fit(name, train, components, concentration, start, max_iter, tol), train, held_out)
-                for start in seeds
-            ]
-        result = nbmf.compare(results, metric, baseline=baseline)
-        if as_json:
-            show_json({"metric": metric, "users": result.n_users, "models": result.rows()})
-        else:
-            _show_comparison(result)
-
-
-def _check_test(train: Interactions, test: Interactions) -> None:
+def check_test(train: Interactions, test: Interactions) -> None:
     """Refuse a test of nothing, or of nothing but what was fitted, and say how much of it was."""
     if not test.nnz:
         raise ValueError("there is nothing to test on; a larger --test-fraction, or another --split, holds out more")
@@ -232,7 +121,7 @@ def _check_test(train: Interactions, test: Interactions) -> None:
         click.echo(f"note: {what}; they are ranked last, as everything fitted is", err=True)
 
 
-def _fit(
+def fit_named(
     name: str,
     train: Interactions,
     components: int,
@@ -241,7 +130,10 @@ def _fit(
     max_iter: int,
     tol: float,
 ) -> Any:
+    """Return a fitted model; Ctrl-C ends the command."""
     if name == "popularity":
+        from nbmf.experiments.rivals import Popularity  # noqa: PLC0415 (numba takes a second to import)
+
         return Popularity(train)
     warnings.filterwarnings("ignore", "fit interrupted")  # it is told below
     model = make_model(name, components, concentration, seed, max_iter, tol).fit(train)
@@ -275,7 +167,8 @@ def _aligned(test: Interactions, train: Interactions, path: str) -> Interactions
     return type(train).from_matrix(matrix, users=train.users, items=train.items)
 
 
-def _interval(low: float, high: float, form: str = ".4f") -> str:
+def interval_in_words(low: float, high: float, form: str = ".4f") -> str:
+    """Return both ends, or nothing where there is no interval."""
     return f"{low:{form}} to {high:{form}}" if low == low else ""  # noqa: PLR0124 (NaN: there is none)
 
 
@@ -284,21 +177,7 @@ def _show_evaluation(model: str, result: Evaluation) -> None:
         for row in result.rows():
             form = ".4f" if abs(row["mean"]) < 1000 else ",.1f"
             users = f"{row['n_users']:,}" if row["n_users"] else ""
-            yield [row["metric"], f"{row['mean']:{form}}", _interval(row["low"], row["high"], form), users]
+            yield [row["metric"], f"{row['mean']:{form}}", interval_in_words(row["low"], row["high"], form), users]
 
     title = f"{model}: {result.n_users:,} users judged; {result.n_left_out:,} have nothing to test"
     show(title, ["metric", "mean", "95 % interval", "users"], list(cells()))
-
-
-def _show_comparison(result: Any) -> None:
-    rows, several = [], any(contender.n_starts > 1 for contender in result)
-    for row in result.rows():
-        is_other = row["name"] != row["reference"]
-        difference = f"{row['difference']:+.4f}" if is_other else ""
-        apart = _interval(row["difference_low"], row["difference_high"], "+.4f") if is_other else ""
-        spread = [f"{row['spread']:.4f}" if row["n_starts"] > 1 else ""] if several else []
-        mean, interval = f"{row['mean']:.4f}", _interval(row["low"], row["high"])
-        rows.append([row["name"], mean, interval, difference, apart, str(row["n_starts"]), *spread])
-    title = f"{result.metric} of {result.n_users:,} users; differences to {result.reference}"
-    columns = ["model", "mean", "95 % interval", "difference", "95 % interval", "starts"]
-    show(title, columns + ["sd of starts"] * several, rows)

@@ -24,6 +24,7 @@ from nbmf.commands.terminal import end_interrupted, sentences, show, show_json
 
 if TYPE_CHECKING:
     from nbmf.interactions import Interactions
+    from nbmf.slim import NBSLIM
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
@@ -42,10 +43,11 @@ def _interval(context: click.Context, option: click.Parameter, value: str) -> in
 @click.option("-o", "--output", metavar="FILE", required=True, type=click.Path(), help="Where to write the model.")
 @click.option(
     "--model",
-    type=click.Choice(MODELS),
+    type=click.Choice((*MODELS, "nbslim")),
     default="nbmf",
     show_default=True,
-    help="Negative binomial, Poisson, or Poisson on whether there is a count.",
+    help="Negative binomial factors, Poisson, Poisson on whether there is a count; or nbslim, weights between items, "
+    "which has no components, sweeps to choose, seed or checkpoint.",
 )
 @fit_options
 @data_options
@@ -92,7 +94,10 @@ def fit(
     """
     if resume and checkpoint is None:
         raise click.UsageError("--resume needs to know where from: give --checkpoint FILE")
-    check_concentration((model,), concentration)
+    if model == "nbslim":
+        _check_slim()
+    else:
+        check_concentration((model,), concentration)
     _check_files({"DATA": data, "--output": output, "--checkpoint": checkpoint})
     with sentences():
         from nbmf.container import check_place  # noqa: PLC0415 (heavy modules only when the command runs)
@@ -100,23 +105,41 @@ def fit(
 
         check_place(output)
         found = read_data(data, user, item, count, min_users, min_items, None)
-        estimator = make_model(model, components, concentration, seed, max_iter, tol)
         goes_on = resume and os.path.exists(str(checkpoint))
         if resume and not goes_on:
             click.echo(f"{checkpoint}: no checkpoint yet, so the fit starts anew", err=True)
         warnings.filterwarnings("ignore", "fit interrupted")  # it is told below
         watch = Stopwatch()
-        estimator.fit(
-            found,
-            checkpoint=checkpoint,
-            checkpoint_every=checkpoint_every,
-            resume=checkpoint if goes_on else None,
-        )
+        estimator: Any
+        if model == "nbslim":
+            estimator = _slim(concentration).fit(found)
+        else:
+            estimator = make_model(model, components, concentration, seed, max_iter, tol).fit(
+                found,
+                checkpoint=checkpoint,
+                checkpoint_every=checkpoint_every,
+                resume=checkpoint if goes_on else None,
+            )
         estimator.save(output)
         _report(estimator, found, output, watch.seconds, as_json)
         if estimator.ending_ == "interrupted":
             further = f"; with --checkpoint {checkpoint} --resume it goes on" if checkpoint else ""
             end_interrupted(f"{output} holds the model of sweep {estimator.n_iter_}{further}")
+
+
+def _check_slim() -> None:
+    """Refuse settings that item–item weights have not, if they were given."""
+    context = click.get_current_context()
+    for name in ("components", "seed", "max_iter", "tol", "checkpoint", "checkpoint_every", "resume"):
+        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
+            raise click.UsageError(f"--{name.replace('_', '-')} is not a setting of the model nbslim; leave it out")
+
+
+def _slim(concentration: float | None) -> NBSLIM:
+    import nbmf  # noqa: PLC0415
+
+    own: dict[str, Any] = {} if concentration is None else {"concentration": concentration}
+    return nbmf.NBSLIM(verbose=True, **own)
 
 
 def _check_files(files: dict[str, str | None]) -> None:
@@ -137,7 +160,7 @@ def _report(estimator: Any, data: Interactions, output: str, seconds: float, as_
         "users": data.n_users,
         "items": data.n_items,
         "counts": data.nnz,
-        "components": estimator.n_components,
+        "components": getattr(estimator, "n_components", None),
         "exposure": getattr(estimator, "exposure_", None),
         "sweeps": estimator.n_iter_,
         "ending": estimator.ending_,

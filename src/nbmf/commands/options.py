@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 MODELS = ("nbmf", "poisson", "binary")
+JUDGED = (*MODELS, "popularity")
+COMPARED = (*JUDGED, "averaged", "nbslim", "ease", "knn", "als", "bpr", "hpf", "kl-nmf")
+"""The names of `nbmf.experiments.rivals.RIVALS`, which would take a second to import."""
 
 
 def together(*decorators: Decorator) -> Decorator:
@@ -166,5 +169,5 @@ def make_model(
 
 def check_concentration(models: tuple[str, ...], concentration: float | None) -> None:
     """Refuse a concentration that no model would use."""
-    if concentration is not None and "nbmf" not in models:
+    if concentration is not None and not {"nbmf", "averaged"} & set(models):
         raise click.UsageError("--concentration is a setting of the model nbmf, which was not asked for")

@@ -39,7 +39,7 @@ def recommend(
 ) -> None:
     """Recommend items to users of MODEL, a file that `nbmf fit` wrote.
 
-    Scores are expected counts. Equal scores keep the order of the items.
+    Scores are expected counts (of nbslim: expected targets). Equal scores keep the order of the items.
     """
     if everybody == bool(users):
         how = "not both" if everybody else "one of them is needed"
@@ -63,7 +63,8 @@ def recommend(
         elif as_json:
             show_json(_by_user(columns))
         else:
-            _show(columns)
+            of_counts = getattr(fitted, "target", "counts") == "counts"
+            _show("The expected number of times, largest first" if of_counts else "Scores, largest first", columns)
 
 
 def _ids(texts: tuple[str, ...], known: NDArray[Any]) -> NDArray[Any]:
@@ -105,6 +106,6 @@ def _by_user(columns: dict[str, NDArray[Any]]) -> list[dict[str, Any]]:
     return [{"user": user, "items": items} for user, items in users.items()]
 
 
-def _show(columns: dict[str, NDArray[Any]]) -> None:
+def _show(title: str, columns: dict[str, NDArray[Any]]) -> None:
     rows = [[str(cell) if name != "score" else f"{cell:.3f}" for name, cell in row.items()] for row in _rows(columns)]
-    show("The expected number of times, largest first", list(columns), rows, left=len(columns) - 1)
+    show(title, list(columns), rows, left=len(columns) - 1)

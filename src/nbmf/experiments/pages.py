@@ -86,7 +86,12 @@ pre { white-space: pre-wrap; padding: 0.6rem 0.8rem; border: 1px solid var(--lin
 
 def as_markdown(title: str, blocks: Sequence[Block]) -> str:
     """Return the report as Markdown; pictures are referred to."""
-    return "\n\n".join([f"# {_literal(title)}", *map(_block_as_markdown, blocks)]) + "\n"
+    return f"# {_literal(title)}\n\n{blocks_as_markdown(blocks)}\n"
+
+
+def blocks_as_markdown(blocks: Sequence[Block]) -> str:
+    """Return part of a page."""
+    return "\n\n".join(map(_block_as_markdown, blocks))
 
 
 def as_html(title: str, blocks: Sequence[Block], figures: Path) -> str:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nbmf.evaluation import Comparison, Evaluation, Metric, compare
 from nbmf.experiments.grid import LABELS, Grid, Job, at_least
 from nbmf.experiments.rows import Folder, Row
 from nbmf.experiments.study import Study
+from nbmf.interactions import Interactions
 
 REL_A = "ndcg_counts"
 
@@ -81,15 +83,23 @@ class Results:
         return self._judged[entry]
 
     def _evaluation(self, row: Row) -> Evaluation:
-        """Return what `nbmf.evaluate` found, without the intervals of one start, which nobody asks for."""
-        metrics = {
-            name: Metric(row.means[name], (math.nan, math.nan), values, int(np.count_nonzero(~np.isnan(values))))
-            for name, values in self.folder.values(row.job).items()
-        }
-        n_tested = int(np.count_nonzero(np.diff(self.study.test.matrix.indptr)))
-        n_users = self.study.data.n_users
-        name = str(self.folder.settings["data"]["fingerprint"])
-        return Evaluation(metrics, self.study.data.users, n_tested, n_users - n_tested, name)
+        mark = str(self.folder.settings["data"]["fingerprint"])
+        return kept_evaluation(self.folder.values(row.job), row.means, self.study.test, mark)
+
+
+def kept_evaluation(
+    values: Mapping[str, NDArray[np.float64]], means: Mapping[str, float], test: Interactions, mark: str
+) -> Evaluation:
+    """Return what `nbmf.evaluate` found, from what was kept of it; without intervals, which nobody asks of one start.
+
+    values : by metric, one a user; mark : the fingerprint of the data
+    """
+    metrics = {
+        name: Metric(means[name], (math.nan, math.nan), column, int(np.count_nonzero(~np.isnan(column))))
+        for name, column in values.items()
+    }
+    n_tested = int(np.count_nonzero(np.diff(test.matrix.indptr)))
+    return Evaluation(metrics, test.users, n_tested, test.n_users - n_tested, mark)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
     settings.json           what the rows are rows of; another experiment may not write here
     runs.csv                one row a finished run, added as a whole
-    per_user/MODEL-K-START.npz   each metric's values, one a user
+    per_user/RUN.npz        each metric's values, one a user
 
 A run's values are there under their final name before its row is: whoever finds a row finds its values too. So a
 process may be killed at any time; what it leaves is whole rows and perhaps part of one, which is dropped.
@@ -14,11 +14,11 @@ import csv
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,6 @@ from numpy.typing import NDArray
 from nbmf.experiments.grid import Job
 
 Array = NDArray[np.float64]
-
-_COLUMNS = ("model", "components", "start", "seed", "exposure", "sweeps", "converged", "objective", "seconds")
 
 
 class OtherExperimentError(ValueError):
@@ -38,6 +36,30 @@ class DamagedFolderError(ValueError):
     """A file of the folder is not what this program writes."""
 
 
+class RowOfRun(Protocol):
+    """What a folder keeps of a run: cells for its columns, then one for each metric."""
+
+    COLUMNS: ClassVar[tuple[str, ...]]
+
+    @property
+    def job(self) -> Hashable:
+        """Which run; as a string, the name of a file."""
+
+    @property
+    def has_values(self) -> bool:
+        """Whether there are values, user by user: not of a run that failed."""
+
+    def cells(self) -> list[Any]:
+        """Return what the row of the table says."""
+
+    @classmethod
+    def of(cls, cells: Mapping[str, str]) -> Self:
+        """Take a row of the table."""
+
+
+Kind = TypeVar("Kind", bound=RowOfRun)
+
+
 @dataclass(frozen=True)
 class Row:
     """One finished run.
@@ -45,6 +67,18 @@ class Row:
     exposure : "exact" or "tied" (NBMF); "" where the model has none
     means : NDCG by metric, each the mean over users
     """
+
+    COLUMNS: ClassVar = (
+        "model",
+        "components",
+        "start",
+        "seed",
+        "exposure",
+        "sweeps",
+        "converged",
+        "objective",
+        "seconds",
+    )
 
     job: Job
     seed: int
@@ -54,6 +88,11 @@ class Row:
     objective: float
     seconds: float
     means: Mapping[str, float]
+
+    @property
+    def has_values(self) -> bool:
+        """Always: a run that fails ends the experiment."""
+        return True
 
     def cells(self) -> list[Any]:
         """Return what the row of the table says."""
@@ -71,12 +110,14 @@ class Row:
             bool(int(cells["converged"])),
             float(cells["objective"]),
             float(cells["seconds"]),
-            {name: float(value) for name, value in cells.items() if name not in _COLUMNS},
+            {name: float(value) for name, value in cells.items() if name not in cls.COLUMNS},
         )
 
 
-class Folder:
-    """Rows on disk. Open it with `Folder.open`."""
+class RunsFolder(Generic[Kind]):
+    """Rows on disk. A subclass says of which kind; open it with its `open`."""
+
+    kind: type[Kind]
 
     def __init__(self, path: Path, settings: Mapping[str, Any], metrics: Sequence[str]) -> None:
         """Name the files; nothing is touched."""
@@ -84,7 +125,7 @@ class Folder:
         self.table, self.per_user = path / "runs.csv", path / "per_user"
 
     @classmethod
-    def open(cls, path: Path, settings: Mapping[str, Any], metrics: Sequence[str]) -> Folder:
+    def open(cls, path: Path, settings: Mapping[str, Any], metrics: Sequence[str]) -> Self:
         """Make a folder for these settings, or go on in one that was made for the same; anything else is refused."""
         folder = cls(path, settings, metrics)
         known = path / "settings.json"
@@ -99,22 +140,22 @@ class Folder:
         folder._mend()
         return folder
 
-    def rows(self) -> dict[Job, Row]:
+    def rows(self) -> dict[Hashable, Kind]:
         """Return the finished runs whose values are there too; of a run with several rows the last."""
-        found: dict[Job, Row] = {}
+        found: dict[Hashable, Kind] = {}
         with self.table.open(newline="", encoding="utf-8") as stream:
             for number, cells in enumerate(csv.DictReader(stream), start=2):
                 try:
-                    row = Row.of(cells)
+                    row = self.kind.of(cells)
                 except (KeyError, TypeError, ValueError):
                     raise DamagedFolderError(
                         f"{self.table}, line {number}: is not a run; delete the line, and its run is made again"
                     ) from None
-                if self._values_of(row.job).exists():
+                if not row.has_values or self._values_of(row.job).exists():
                     found[row.job] = row
         return found
 
-    def add(self, row: Row) -> None:
+    def add(self, row: Kind) -> None:
         """Add a row as a whole; its values must have been kept before."""
         line = _line(row.cells()).encode()
         descriptor = os.open(self.table, os.O_WRONLY | os.O_APPEND)
@@ -124,23 +165,23 @@ class Folder:
         finally:
             os.close(descriptor)
 
-    def keep_values(self, job: Job, values: Mapping[str, Array]) -> None:
+    def keep_values(self, job: Hashable, values: Mapping[str, Array]) -> None:
         """Write the values of a run, users in the order of the data."""
         buffer = io.BytesIO()
         np.savez_compressed(buffer, allow_pickle=False, **values)
         write_whole(self._values_of(job), buffer.getvalue())
 
-    def values(self, job: Job) -> dict[str, Array]:
+    def values(self, job: Hashable) -> dict[str, Array]:
         """Return what `keep_values` kept."""
         with np.load(self._values_of(job), allow_pickle=False) as stored:
             return {name: stored[name] for name in self.metrics}
 
-    def _values_of(self, job: Job) -> Path:
+    def _values_of(self, job: Hashable) -> Path:
         return self.per_user / f"{job}.npz"
 
     def _mend(self) -> None:
         """Make the table, or drop a last line that a kill cut short."""
-        header = _line((*_COLUMNS, *self.metrics)).encode()
+        header = _line((*self.kind.COLUMNS, *self.metrics)).encode()
         stored = self.table.read_bytes() if self.table.exists() else b""
         whole = stored[: stored.rfind(b"\n") + 1] or header
         if not whole.startswith(header):
@@ -149,6 +190,12 @@ class Folder:
             )
         if whole != stored:
             write_whole(self.table, whole)
+
+
+class Folder(RunsFolder[Row]):
+    """The runs of a grid."""
+
+    kind = Row
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

@@ -11,11 +11,15 @@ import signal
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+from nbmf.progress import Stopwatch
+
+GRACE_SECONDS = 5.0  # for a process with nothing to do to end
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -24,6 +28,26 @@ Shared = TypeVar("Shared")
 
 class LostWorkerError(RuntimeError):
     """A process ended in the middle of a job."""
+
+
+class OvertimeError(RuntimeError):
+    """A job took longer than it may."""
+
+
+class Outcome(NamedTuple):
+    """How a task ended: with a result, or with an error."""
+
+    task: Any
+    result: Any
+    error: Exception | None
+
+
+class _Worker(NamedTuple):
+    """A process at work since some time."""
+
+    process: BaseProcess
+    task: Any
+    watch: Stopwatch
 
 
 def spread(
@@ -39,33 +63,81 @@ def spread(
 
     The processes end with the iterator, however it ends. An exception of `work` is raised here.
     """
+    with closing(attempt(work, shared, tasks, n_workers)) as outcomes:
+        for outcome in outcomes:
+            if outcome.error is not None:
+                raise outcome.error
+            yield outcome.result
+
+
+def attempt(
+    work: Callable[[Shared, Task], Result],
+    shared: Shared,
+    tasks: Sequence[Task],
+    n_workers: int,
+    *,
+    limit_s: float | None = None,
+) -> Generator[Outcome]:
+    """Yield how each task ended, as `spread` does, but an error ends its task alone.
+
+    limit_s : how long a task may take before its process is ended; None: for ever
+    """
     waiting = deque(tasks)
-    at_work: dict[Connection, Task] = {}
-    processes: list[BaseProcess] = []
+    at_work: dict[Connection, _Worker] = {}
+    everybody: dict[Connection, BaseProcess] = {}
+
+    def begin(connection: Connection, process: BaseProcess) -> None:
+        task = waiting.popleft()
+        _send(connection, task)
+        at_work[connection] = _Worker(process, task, Stopwatch())
+
+    def begin_anew() -> None:
+        connection, process = _start()
+        everybody[connection] = process
+        _send(connection, (work, shared))
+        begin(connection, process)
+
     try:
         for _ in range(min(n_workers, len(tasks))):
-            connection, process = _start()
-            processes.append(process)
-            _send(connection, (work, shared))
-            at_work[connection] = _hand(connection, waiting)
+            begin_anew()
         while at_work:
-            for ready in wait(list(at_work)):
-                assert isinstance(ready, Connection)
-                result = _receive(ready, at_work.pop(ready))
-                if waiting:
-                    at_work[ready] = _hand(ready, waiting)
-                yield result
+            for connection, outcome in _next_outcomes(at_work, limit_s):
+                worker = at_work.pop(connection)
+                if isinstance(outcome.error, LostWorkerError | OvertimeError):
+                    worker.process.terminate()
+                    if waiting:
+                        begin_anew()
+                elif waiting:
+                    begin(connection, worker.process)
+                yield outcome
     finally:
-        for process in processes:
+        _dismiss(everybody, at_work)
+
+
+def _next_outcomes(at_work: Mapping[Connection, _Worker], limit_s: float | None) -> list[tuple[Connection, Outcome]]:
+    """Wait until somebody is done or has taken too long."""
+    left = None if limit_s is None else max(0.0, min(limit_s - worker.watch.seconds for worker in at_work.values()))
+    found: list[tuple[Connection, Outcome]] = []
+    for ready in wait(list(at_work), left):
+        assert isinstance(ready, Connection)
+        found.append((ready, _receive(ready, at_work[ready].task)))
+    if not found and limit_s is not None:
+        late = [(connection, worker) for connection, worker in at_work.items() if worker.watch.seconds >= limit_s]
+        error = OvertimeError(f"took longer than {limit_s:g} s")
+        found = [(connection, Outcome(worker.task, None, error)) for connection, worker in late]
+    return found
+
+
+def _dismiss(everybody: Mapping[Connection, BaseProcess], at_work: Mapping[Connection, _Worker]) -> None:
+    """End all processes, those at work at once; the others, told so, in their own way, which leaves nothing behind."""
+    for connection, process in everybody.items():
+        if connection in at_work:
             process.terminate()
-        for process in processes:
-            process.join()
-
-
-def _hand(connection: Connection, waiting: deque[Task]) -> Task:
-    task = waiting.popleft()
-    _send(connection, task)
-    return task
+        connection.close()
+    for process in everybody.values():
+        process.join(GRACE_SECONDS)
+        process.terminate()
+        process.join()
 
 
 def _send(connection: Connection, message: Any) -> None:
@@ -73,16 +145,14 @@ def _send(connection: Connection, message: Any) -> None:
         connection.send(message)
 
 
-def _receive(connection: Connection, task: Any) -> Any:
+def _receive(connection: Connection, task: Any) -> Outcome:
     try:
-        result, error = connection.recv()
+        return Outcome(task, *connection.recv())
     except (EOFError, ConnectionResetError):
-        raise LostWorkerError(
+        reason = (
             f"the process of {task} ended without an answer; was it killed for its memory? fewer processes need less"
-        ) from None
-    if error is not None:
-        raise error
-    return result
+        )
+        return Outcome(task, None, LostWorkerError(reason))
 
 
 def _start() -> tuple[Connection, BaseProcess]:
