@@ -55,6 +55,44 @@ def test_parts_add_up_to_the_score(model, dtype):
     assert len(model.explain("user 3", "item 00").items) == 0
 
 
+NEW = {"item 04": 2, "item 07": 7, "item 01": 1}
+
+
+@pytest.mark.parametrize("model", [*MODELS, nbmf.Averaged(nbmf.NBMF(2, max_iter=9, dtype="float64"), 2)], ids=str)
+@pytest.mark.parametrize("counts", [NEW, {}], ids=["three items", "nothing"])
+def test_newcomers_get_the_reasons_and_laws_of_their_recommendations(model, counts):
+    """Parts add up to the scores, means are the scores, and the law is that of a user of the fit."""
+    settings = {} if isinstance(model, nbmf.Averaged) else {"max_iter": 30, "dtype": "float64"}
+    users, items = [f"user {n}" for n in range(30)], [f"item {n:02}" for n in range(20)]
+    data = nbmf.Interactions.from_matrix(small_matrix(), users=users, items=items)
+    model = clone(model).set_params(random_state=0, **settings).fit(data)
+    best = model.recommend_for(counts, n=4)
+    law = model.predictive_for(counts, best.items[0])
+    np.testing.assert_allclose(law.mean, best.scores[0], rtol=1e-12)
+    for item, score in zip(best.items[0], best.scores[0], strict=True):
+        why = model.explain_for(counts, item)
+        assert why.user is None
+        assert why.score == pytest.approx(score, rel=1e-12)
+        assert why.contributions.sum() + why.prior == pytest.approx(score, rel=1e-12)
+        assert dict(zip(why.items.tolist(), why.counts.tolist(), strict=True)) == counts
+        assert np.all(np.diff(why.contributions) <= 0)
+    if counts and hasattr(model, "add_users"):
+        rows = nbmf.Interactions.from_arrays(["zoe"] * 3, list(counts), list(counts.values()))
+        known = clone(model).fit(data).add_users(rows)
+        same = known.predictive("zoe", best.items[0])
+        np.testing.assert_allclose(law.sd, same.sd, rtol=1e-9)
+        np.testing.assert_array_equal(law.interval(0.9), same.interval(0.9))
+
+
+def test_newcomers_unknown_items_are_named():
+    model = fitted(MODELS[0])
+    for ask in (model.explain_for, model.predictive_for):
+        with pytest.raises(KeyError, match="item 'item 99' was not in the data"):
+            ask({"item 99": 1}, "item 00")
+        with pytest.raises(KeyError, match="item 'item 98' was not in the data"):
+            ask({"item 04": 1}, "item 98")
+
+
 @pytest.mark.parametrize("inference", ["cavi", "mm"])
 def test_parts_are_those_of_the_formula(inference):
     """Σ_k h_ik y_uj φ_ujk / rate_uk, literally, where the fit has converged."""

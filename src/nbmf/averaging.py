@@ -6,7 +6,7 @@ the users' divided by R. Whatever asks for scores alone needs nothing else; what
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -100,20 +100,11 @@ class Averaged(CountFactorization):
 
     def explain(self, user: Any, item: Any) -> Explanation:
         """Return what each item the user took contributes to the score: the mean of what it does in the members."""
-        parts = [member.explain(user, item) for member in self._members]
-        first = parts[0]
-        order = np.argsort(first.items, kind="stable")
-        total = np.zeros(len(order))
-        for part in parts:
-            total += part.contributions[np.argsort(part.items, kind="stable")]
-        contributions = total / len(parts)
-        prior, score = (float(np.mean(values)) for values in ([p.prior for p in parts], [p.score for p in parts]))
-        place = order[np.argsort(-contributions, kind="stable")]
-        by_size = np.sort(contributions)[::-1]
-        names = None if first.names is None else first.names[place]
-        return Explanation(
-            first.user, first.item, first.items[place], first.counts[place], by_size, prior, score, names
-        )
+        return _mean([member.explain(user, item) for member in self._members])
+
+    def explain_for(self, counts: Mapping[Any, Any], item: Any, *, unknown_items: str = "error") -> Explanation:
+        """Return the same for somebody who was not in the fit."""
+        return _mean([member.explain_for(counts, item, unknown_items=unknown_items) for member in self._members])
 
     def save(self, path: Path) -> None:
         """Write all members to one file, from which `nbmf.load(path)` brings the mean back as it is."""
@@ -194,6 +185,21 @@ class Averaged(CountFactorization):
                 ties=None,
             )
         )
+
+
+def _mean(parts: Sequence[Explanation]) -> Explanation:
+    """The mean of explanations of one score, which differ in the order of the items."""
+    first = parts[0]
+    order = np.argsort(first.items, kind="stable")
+    total = np.zeros(len(order))
+    for part in parts:
+        total += part.contributions[np.argsort(part.items, kind="stable")]
+    contributions = total / len(parts)
+    prior, score = (float(np.mean(values)) for values in ([p.prior for p in parts], [p.score for p in parts]))
+    place = order[np.argsort(-contributions, kind="stable")]
+    by_size = np.sort(contributions)[::-1]
+    names = None if first.names is None else first.names[place]
+    return Explanation(first.user, first.item, first.items[place], first.counts[place], by_size, prior, score, names)
 
 
 def clone_with_fit(member: CountFactorization) -> CountFactorization:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.factors import Gamma
-from nbmf.fitted import Estimator
+from nbmf.factors import Factor, Gamma, Point
 from nbmf.interactions import Ids
 from nbmf.lookup import Lookup
+from nbmf.newcomers import Newcomers
 from nbmf.ranking import FactorScores, top
 
 Array = NDArray[np.floating[Any]]
@@ -45,7 +47,7 @@ class Exposures:
 class Explanation:
     """Where a user's score for an item comes from: parts that add up to it.
 
-    user, item : the ids asked for
+    user, item : the ids asked for; the user is None for one who was not in the fit
     items, counts : what the user took and how often, largest contribution first
     contributions : array, how much of the score each of those brings
     prior : how much the prior alone brings, before the user took anything; 0 for maximum likelihood
@@ -107,7 +109,7 @@ class Alike:
         return "\n".join([f"Alike({len(self.ids)})", *rows])
 
 
-class Explaining(Estimator):
+class Explaining(Newcomers):
     """The part of an estimator that says why."""
 
     def exposures(self, user: Any) -> Exposures:
@@ -145,8 +147,46 @@ class Explaining(Estimator):
         row = one_place(found.user_lookup, user, "explain one user's score")
         column = one_place(found.item_lookup, item, "explain the score of one item")
         columns, taken = self._taken(row)
-        count = self._prepare(found.counts[[row]]).toarray()[0, columns].astype(np.float64)
-        users, items = found.user_posterior, found.item_posterior
+        name = found.users[row : row + 1].tolist()[0]
+        return self._reasons(name, column, found.user_posterior, row, found.counts[[row]], columns, taken)
+
+    def explain_for(self, counts: Mapping[Any, Any], item: Any, *, unknown_items: str = "error") -> Explanation:
+        """Return what each item that somebody took, who was not in the fit, contributes to the score of an item.
+
+        Parameters
+        ----------
+        counts, unknown_items : as for `recommend_for`, whose score it explains
+
+        Examples
+        --------
+        >>> import nbmf
+        >>> data = nbmf.Interactions.from_arrays(["ann", "ann", "bob", "cy"], ["jazz", "soul", "jazz", "folk"])
+        >>> model = nbmf.NBMF(2, random_state=0).fit(data)
+        >>> why = model.explain_for({"jazz": 3}, "soul")
+        >>> why.items, bool(np.isclose(why.score, model.predictive_for({"jazz": 3}, "soul").mean[0]))
+        (array(['jazz'], dtype='<U4'), True)
+        """
+        found = self._found
+        column = _one(found.item_lookup, item, "explain the score of one item")
+        matrix = self._row(counts, unknown_items)
+        users = self._fold(matrix, found.held_items) if matrix.nnz else Point(self._typical_user())
+        order = np.argsort(-matrix.data, kind="stable")
+        return self._reasons(None, column, users, 0, matrix, matrix.indices[order], matrix.data[order])
+
+    def _reasons(
+        self,
+        user: Any,
+        column: int,
+        users: Factor,
+        row: int,
+        counts: sp.csr_array,
+        columns: NDArray[Any],
+        taken: Array,
+    ) -> Explanation:
+        """Part the score of one row of `users`, whose counts are the one row of `counts`, among `columns`."""
+        found = self._found
+        items = found.item_posterior
+        count = self._prepare(counts).toarray()[0, columns].astype(np.float64)
         parts = users.mean[row].astype(np.float64) * items.mean[column].astype(np.float64)
         from_prior = np.zeros_like(parts)
         if isinstance(users, Gamma):
@@ -164,13 +204,12 @@ class Explaining(Estimator):
             contributions, from_prior = np.empty(0), parts
         order = np.argsort(-contributions, kind="stable")
         names = None if self.item_names_ is None else self.item_names_[columns[order]]
-        ids = found.users[row : row + 1].tolist()[0], found.items[column : column + 1].tolist()[0]
-        contributed = contributions[order]
         return Explanation(
-            *ids,
+            user,
+            found.items[column : column + 1].tolist()[0],
             found.items[columns[order]],
             taken[order],
-            contributed,
+            contributions[order],
             float(from_prior.sum()),
             float(parts.sum()),
             names,

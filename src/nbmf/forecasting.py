@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
@@ -162,6 +162,32 @@ class Forecasting(Newcomers):
         else:
             raise ValueError(f"factors is {factors!r}; it must be 'mean' or 'posterior'")
         return Predictive(found.users[rows], found.items[columns], μ, law)
+
+    def predictive_for(
+        self, counts: Mapping[Any, Any], items: ArrayLike, *, unknown_items: str = "error"
+    ) -> Predictive:
+        """Return the law of the next counts of somebody who was not in the fit, at the mean of that user's factors.
+
+        Parameters
+        ----------
+        counts, unknown_items : as for `recommend_for`, whose scores are the means
+        items : one id or several
+
+        Examples
+        --------
+        >>> import nbmf
+        >>> model = nbmf.NBMF(2, random_state=0).fit([[4, 0, 1], [0, 3, 0], [5, 1, 2]])
+        >>> found = model.recommend_for({0: 4}, n=1)
+        >>> bool(np.isclose(model.predictive_for({0: 4}, found.items[0]).mean, found.scores[0]).all())
+        True
+        """
+        found = self._found
+        columns = found.item_lookup.positions(items)
+        matrix = self._row(counts, unknown_items)
+        users = self._fold(matrix, found.held_items).mean if matrix.nnz else self._typical_user()
+        μ = dots(users, self.item_factors_, np.zeros(len(columns), np.intp), columns).astype(np.float64)
+        law = found.held_items.likelihood.at(np.zeros(len(columns), np.intp), columns)
+        return Predictive(np.zeros(len(columns), np.intp), found.items[columns], μ[None, :], law)
 
     def score(self, X: Any, y: None = None) -> float:
         """Return the mean of ln p(count) over the cells of X, larger is better: see `score_samples` for which.

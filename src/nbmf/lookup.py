@@ -76,6 +76,20 @@ class Lookup:
             raise ValueError(f"{self.what}s must be one id or a list of ids; got an array of shape {ids.shape}")
         return ids if len(ids) else self.ids[:0]
 
+    def from_text(self, text: str) -> Any:
+        """Return an id that was typed as the ids here are: a number, if they are numbers.
+
+        >>> Lookup(np.array([7, 8]), "user").from_text("8"), Lookup(np.array(["7", "8"]), "user").from_text("8")
+        (8, '8')
+        """
+        if self.ids.dtype.kind not in NUMBERS:
+            return text
+        try:
+            number = float(text) if self.ids.dtype.kind == "f" else int(text)
+            return self.ids.dtype.type(number).item()
+        except (ValueError, OverflowError):
+            raise self.unknown(text) from None
+
     def unknown(self, wanted: Any) -> KeyError:
         """Return the error that names an id which is not there."""
         kind, other = ("numbers", "text") if self.ids.dtype.kind in NUMBERS else ("text", "numbers")
