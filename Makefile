@@ -1,7 +1,7 @@
 # Everything starts from a bare python3: each target sets up .venv with what it needs.
 PYTHON ?= python3
 BIN := .venv/bin
-DEMO := -e '.[demo]'
+DEMO := -e '.[demo,server]'
 DEV := -e '.[demo,dev]'
 BENCH := -e '.[bench]'
 
@@ -14,7 +14,7 @@ else $(BIN)/python -m pip install --quiet --disable-pip-version-check $(1); fi
 @touch $@
 endef
 
-.PHONY: demo test lint types bench clean
+.PHONY: demo test lint types browser bench clean
 
 demo: .venv/demo  ## fit the groceries, show what one household bought and might like
 	$(BIN)/nbmf demo
@@ -29,12 +29,16 @@ lint: .venv/dev
 types: .venv/dev
 	$(BIN)/mypy
 
+browser:  ## Debian's Chromium and wrk, for the tests and the load test of the server; without them those are skipped
+	@if command -v chromium >/dev/null 2>&1 && command -v wrk >/dev/null 2>&1; then echo "Chromium and wrk are here"; \
+	else apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core wrk >/dev/null; fi
+
 bench: .venv/bench  ## the same work by us and by others, side by side in one run
 	$(BIN)/python benchmarks/passes.py
 	$(BIN)/python benchmarks/peers.py
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf screenshots .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 .venv/pyvenv.cfg:
 	$(PYTHON) -m venv .venv

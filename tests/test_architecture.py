@@ -89,6 +89,10 @@ LAYERS = [
     {"nbmf.experiments.claims", "nbmf.experiments.portrait", "nbmf.experiments.contest"},
     {"nbmf.experiments.figures", "nbmf.experiments.pages"},
     {"nbmf.experiments.pictures", "nbmf.experiments.report", "nbmf.experiments.leaderboard"},
+    {"nbmf.web", "nbmf.web.search", "nbmf.web.atlas", "nbmf.web.metrics", "nbmf.web.shapes"},
+    {"nbmf.web.views", "nbmf.web.guard"},
+    {"nbmf.web.shelf"},
+    {"nbmf.web.server", "nbmf.web.running"},
     {"nbmf"},
     {
         "nbmf.commands",
@@ -100,6 +104,7 @@ LAYERS = [
         "nbmf.commands.evaluate",
         "nbmf.commands.compare",
         "nbmf.commands.reproduce",
+        "nbmf.commands.serve",
     },
     {"nbmf.cli"},
 ]
@@ -141,7 +146,7 @@ def test_only_progress_and_commands_print_or_read_the_clock(module):
 
 def test_help_answers_at_once():
     """Nothing heavy is imported for --help; counted in modules, as seconds depend on the machine."""
-    heavy = "{'numpy', 'numba', 'sklearn', 'duckdb', 'rich'}"
+    heavy = "{'numpy', 'numba', 'sklearn', 'duckdb', 'rich', 'fastapi', 'uvicorn'}"
     code = f"import sys, nbmf.cli; sys.exit(len({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

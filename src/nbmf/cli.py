@@ -10,6 +10,7 @@ from nbmf.commands.evaluate import evaluate
 from nbmf.commands.fit import fit
 from nbmf.commands.recommend import recommend
 from nbmf.commands.reproduce import reproduce
+from nbmf.commands.serve import explore, serve
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -18,5 +19,5 @@ def main() -> None:
     """Factorize counts (plays, clicks, purchases, words) and recommend from them."""
 
 
-for command in (demo, fit, recommend, evaluate, compare, reproduce):
+for command in (demo, fit, recommend, evaluate, compare, reproduce, serve, explore):
     main.add_command(command)

@@ -114,6 +114,19 @@ def read(path: Path) -> Contents:
         raise StorageError(f"{name}: cannot be read ({error.strerror or error})") from error
 
 
+def seal(path: Path) -> str | None:
+    """Return the checksum in the header of a file, which stands for all that is in it; None if it is no file of nbmf.
+
+    Nothing is checked: `read` does that.
+    """
+    try:
+        with open(path, "rb") as stream:
+            opening = stream.read(LENGTH_BYTES + len(START) + DIGITS)
+    except OSError:
+        return None
+    return opening[-DIGITS:].decode("ascii", "replace") if opening[LENGTH_BYTES:].startswith(START) else None
+
+
 def check_place(path: Path) -> str:
     """Return the name of the file to write, after looking whether one can be put there; links are followed."""
     name = os.path.realpath(path)

@@ -99,7 +99,7 @@ def open_study(
     data = replace(groceries(), events=None) if path is None else read_interactions(path, **roles)
     filtered = path is None if filtered is None else filtered
     data = data.filter() if filtered else data
-    data = data if path is None else replace(data, item_names=_item_names(Path(path), names, data))
+    data = data if path is None else replace(data, item_names=item_names(Path(path), names, data))
     name = "groceries" if path is None else "/".join(Path(path).resolve().parts[-2:])
     if not data.nnz:
         raise ValueError(f"{name}: no user and item is left by the filters (50 users an item, then 20 items a user)")
@@ -161,8 +161,11 @@ def _placed(part: Interactions, data: Interactions) -> Interactions:
     return replace(data, matrix=matrix, n_repeated=0, events=None)
 
 
-def _item_names(path: Path, names: Any, data: Interactions) -> Any:
-    """Return the items' names in the order of `data`, or None where no file has any."""
+def item_names(path: Path, names: Any, data: Interactions) -> Any:
+    """Return the items' names in the order of `data`, or None where no file has any.
+
+    names : parquet file with them; None: items.parquet beside the data at `path`, if there is one
+    """
     source = path.parent / "items.parquet" if names is None else Path(names)
     if names is None and not (source.is_file() and _is_parquet(source)):
         return data.item_names

@@ -1,0 +1,216 @@
+// What if: a basket of items with counts, and what is recommended to somebody who took them.
+
+import { get, post } from "./api.js";
+import { empty, fault, h, labels, loading, number, plural, say } from "./dom.js";
+import { rankedList } from "./ranked.js";
+import { searchField } from "./search.js";
+
+const KEPT = "nbmf-basket";
+const MOST = 1000;
+
+let basket = null; // {from, items: [{item, name, count}]}
+
+function load() {
+  if (basket) return basket;
+  try {
+    basket = JSON.parse(sessionStorage.getItem(KEPT));
+  } catch {
+    basket = null;
+  }
+  basket ??= { from: null, items: [] };
+  return basket;
+}
+
+function keep() {
+  sessionStorage.setItem(KEPT, JSON.stringify(basket));
+}
+
+/** Put an item in, or one more of it, and go there. */
+export function putIn({ item, name }) {
+  const row = load().items.find((other) => other.item === item);
+  if (row) row.count += 1;
+  else basket.items.unshift({ item, name, count: 1 });
+  keep();
+  say(`${name} is in the basket`);
+  if (location.hash === "#/basket") window.dispatchEvent(new HashChangeEvent("hashchange"));
+  else location.hash = "#/basket";
+}
+
+/** Begin with what a user took. */
+export function fillBasket(items, from) {
+  basket = { from, items: items.slice(0, MOST).map(({ item, name, count }) => ({ item, name, count })) };
+  keep();
+  location.hash = "#/basket";
+}
+
+export function showBasket(main, card) {
+  load();
+  document.title = "Basket · nbmf";
+  const rows = h("ul", { className: "basket" });
+  const best = h("div", { className: "live" });
+  const facts = h("p", { className: "facts" });
+  const clear = h("button", { onclick: () => change(() => (basket = { from: null, items: [] })) }, "Empty it");
+  let asked = null;
+  let timer = null;
+  let before = new Map(); // rank of each item in the last answer
+
+  const change = (how) => {
+    how();
+    keep();
+    list();
+    clearTimeout(timer);
+    timer = setTimeout(rank, 80);
+  };
+
+  const list = () => {
+    const total = basket.items.reduce((sum, row) => sum + row.count, 0);
+    facts.textContent = basket.items.length
+      ? `${plural(basket.items.length, "item")}, ${plural(total, "time")}${basket.from ? `, begun as ${basket.from}` : ""}`
+      : "Add what you took, and how often.";
+    clear.hidden = !basket.items.length;
+    if (!basket.items.length) return suggest();
+    const called = labels(basket.items);
+    rows.replaceChildren(...basket.items.map((row, n) => line(row, called[n], change)));
+    return null;
+  };
+
+  const suggest = async () => {
+    rows.replaceChildren(
+      h(
+        "li",
+        {},
+        empty(
+          "The basket is empty.",
+          h("p", {}, "Search for an item, or begin with one of these:"),
+          h("ul", { className: "chips" }),
+        ),
+      ),
+    );
+    const found = await get("search/items", { n: 8 }).catch(() => ({ items: [] }));
+    const chips = rows.querySelector(".chips");
+    chips?.replaceChildren(
+      ...found.items.map((row) =>
+        h("li", {}, h("button", { onclick: () => change(() => basket.items.unshift({ ...row, count: 1 })) }, row.name)),
+      ),
+    );
+  };
+
+  const rank = async () => {
+    asked?.abort();
+    asked = new AbortController();
+    const given = basket.items.map(({ item, count }) => ({ item, count }));
+    if (!best.childElementCount) best.replaceChildren(loading("Ranking the catalogue …"));
+    best.setAttribute("aria-busy", "true");
+    try {
+      const found = await post("recommend", { items: given, n: 20, level: 0.9 }, asked.signal);
+      const reasons = card.can.explain_for ? (item) => post("explain", { items: given, item, n: 8 }) : null;
+      const add = (row) => change(() => basket.items.unshift({ item: row.item, name: row.name, count: 1 }));
+      best.replaceChildren(rankedList({ items: found.items, reasons, add, card }));
+      const places = new Map(found.items.map((row, n) => [row.item, n]));
+      if (before.size) mark(best, before, places);
+      before = places;
+      say(`First now: ${found.items[0]?.name ?? "nothing"}`);
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      best.replaceChildren(fault(error, rank));
+    }
+    best.removeAttribute("aria-busy");
+  };
+
+  const pick = searchField({
+    label: "Add an item",
+    placeholder: "Part of a name",
+    find: async (text, signal) =>
+      (await get("search/items", { q: text, n: 8 }, signal)).items.map((row) => ({
+        title: row.name,
+        detail: `${plural(row.n_users, "user")} · ${row.item}`,
+        value: row,
+      })),
+    choose: ({ item, name }) =>
+      change(() => {
+        const row = basket.items.find((other) => other.item === item);
+        if (row) row.count += 1;
+        else basket.items.unshift({ item, name, count: 1 });
+      }),
+  });
+  main.replaceChildren(
+    h("div", { className: "head" }, h("div", {}, h("h1", {}, "What if you took …"), facts), pick),
+    h(
+      "div",
+      { className: "pair" },
+      h(
+        "section",
+        { className: "card", "aria-labelledby": "basket-title" },
+        h("div", { className: "title-row" }, h("h2", { id: "basket-title" }, "The basket"), clear),
+        rows,
+      ),
+      h(
+        "section",
+        { className: "card", "aria-labelledby": "live-title" },
+        h("h2", { id: "live-title" }, "You may like"),
+        h("p", { className: "hint" }, "The list follows the basket at once; arrows tell what moved."),
+        best,
+      ),
+    ),
+  );
+  list();
+  rank();
+}
+
+function line(row, called, change) {
+  const set = (value) => change(() => (row.count = Math.min(1e9, Math.max(0, value))));
+  const step = (by, name) =>
+    h(
+      "button",
+      {
+        className: "step",
+        "aria-label": `${name} of ${row.name}`,
+        onclick: () => set(row.count + by),
+        disabled: row.count + by < 1,
+      },
+      by > 0 ? "+" : "−",
+    );
+  return h(
+    "li",
+    { "data-item": row.item },
+    h("span", { className: "name" }, called),
+    h(
+      "span",
+      { className: "amount" },
+      step(-1, "one less"),
+      h("input", {
+        type: "number",
+        min: 0,
+        step: 1,
+        value: row.count,
+        inputMode: "numeric",
+        "aria-label": `times of ${row.name}`,
+        onchange: (event) => set(Number(event.target.value) || 0),
+      }),
+      step(1, "one more"),
+      h(
+        "button",
+        {
+          className: "step",
+          "aria-label": `take ${row.name} out`,
+          onclick: () => change(() => basket.items.splice(basket.items.indexOf(row), 1)),
+        },
+        "×",
+      ),
+    ),
+  );
+}
+
+/** Say beside each entry how far it has moved since the last answer. */
+function mark(place, before, places) {
+  for (const row of place.querySelectorAll("li[data-item]")) {
+    const item = [...places.keys()].find((key) => String(key) === row.dataset.item);
+    const was = before.get(item);
+    const moved = was === undefined ? "new" : was - places.get(item);
+    if (moved === 0) continue;
+    const text = moved === "new" ? "new" : moved > 0 ? `↑ ${number(moved)}` : `↓ ${number(-moved)}`;
+    row
+      .querySelector(".name")
+      .append(h("span", { className: `moved ${moved === "new" || moved > 0 ? "up" : "down"}` }, text));
+  }
+}
