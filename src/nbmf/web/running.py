@@ -14,6 +14,7 @@ from nbmf.web.guard import Guard
 
 MOST_HEADER_BYTES = 64 * 1024
 DRAIN_SECONDS = 0.5  # during which clients are told to close their connections, and still answered
+BACKLOG = 2048
 FINISH_SECONDS = 30  # for what is in flight then
 
 
@@ -74,12 +75,12 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, guard: Guard) -> None:
         """Keep the guard, which tells them."""
         super().__init__(config)
-        self.guard = guard
+        self.guard, self.drain_seconds = guard, DRAIN_SECONDS
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain, finish what is in flight, end."""
         self.guard.draining = True
-        await asyncio.sleep(DRAIN_SECONDS)
+        await asyncio.sleep(self.drain_seconds)
         await super().shutdown(sockets)
 
 
@@ -90,6 +91,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((host, port))
+        found.listen(BACKLOG)  # who asks before the model is loaded waits
     except OSError:
         found.close()
         raise
@@ -106,6 +108,7 @@ def make_server(guard: Guard) -> Server:
         "log_level": "warning",
         "server_header": False,
         "proxy_headers": False,
+        "backlog": BACKLOG,
         "timeout_keep_alive": 30,
         "timeout_graceful_shutdown": FINISH_SECONDS,
     }

@@ -168,7 +168,8 @@ class Views:
 
     def _ranked(self, best: Any, law: Any, whose: Any, level: float | None) -> list[Plain]:
         there = ~np.isneginf(best.scores[0])
-        items, scores = best.items[0][there], best.scores[0][there]
+        # where fewer than n are left, ids stand beside None, as objects
+        items, scores = best.items[0][there].astype(self.items.ids.dtype), best.scores[0][there]
         rows = [
             {"item": item, "name": name, "score": _number(score)}
             for item, name, score in zip(items.tolist(), self._called(items), scores.tolist(), strict=True)
