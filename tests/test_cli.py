@@ -32,6 +32,8 @@ def test_demo_recommends_compares_and_draws(groceries, tmp_path):
     assert all(f"│ count{at} " in result.output for at in ("", " ≥ 1", " ≥ 2", " ≥ 5"))
     assert str(tmp_path / "exposure.png") in result.output
     assert (tmp_path / "exposure.png").stat().st_size > 0
+    assert f"nbmf explore {tmp_path / 'groceries.nbmf'}" in result.output
+    assert nbmf.load(tmp_path / "groceries.nbmf").n_components == 2
 
 
 def test_demo_names_an_unknown_household(groceries):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from nbmf.commands.serve import fit_and_keep
 from nbmf.commands.terminal import sentences
 
 if TYPE_CHECKING:
@@ -26,7 +29,12 @@ RELEVANCE = {"ndcg_counts": "count", **{f"ndcg_at_least_{s}": f"count ≥ {s}" f
 @click.option("-k", "--components", default=50, show_default=True, help="Number of components.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the random start.")
 @click.option(
-    "-o", "--output", default="nbmf-demo", show_default=True, type=click.Path(), help="Folder of the picture."
+    "-o",
+    "--output",
+    default="nbmf-demo",
+    show_default=True,
+    type=click.Path(),
+    help="Folder of the picture and the model.",
 )
 def demo(household: int | None, components: int, seed: int, output: str) -> None:
     """Fit real groceries; show what one household may like, and how well three models find what was held out.
@@ -57,8 +65,11 @@ def _show(household: int | None, components: int, seed: int, folder: Path) -> No
         "PoissonMF": nbmf.PoissonMF(components, **settings),
         "binarized PoissonMF": nbmf.PoissonMF(components, binarize=True, **settings),
     }
-    for model in models.values():
-        model.fit(study.train)
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / "groceries.nbmf"
+    fit_and_keep(models["NBMF"], study.train, str(kept))
+    for name in ("PoissonMF", "binarized PoissonMF"):
+        models[name].fit(study.train)
     chosen = _typical_household(study.train) if household is None else household
     console.print(f"\n[bold]Household {chosen}[/bold]\n")
     console.print(_bought(study, models["NBMF"], chosen))
@@ -69,6 +80,8 @@ def _show(household: int | None, components: int, seed: int, folder: Path) -> No
     }
     console.print(_judged(results))
     _draw(console, study, models["NBMF"], chosen, folder)
+    how = shlex.join([sys.argv[0] if sys.argv[0].endswith("nbmf") else "nbmf", "explore", str(kept)])
+    console.print(f"Every household, in the browser: {how}", markup=False, soft_wrap=True)
 
 
 def _typical_household(data: Interactions) -> Any:

@@ -152,23 +152,28 @@ def _fit(
     names: str | None,
     **reading: Any,
 ) -> None:
-    """Fit a model and write it down, with how long each sweep took."""
-    from nbmf.container import check_place, replacing, seal  # noqa: PLC0415
-    from nbmf.progress import Stopwatch  # noqa: PLC0415
-    from nbmf.web.shelf import history_of  # noqa: PLC0415
+    """Fit a model and write it down."""
+    from nbmf.container import check_place  # noqa: PLC0415
 
     check_concentration((model,), concentration)
     check_place(path)
     found = _groceries() if data is None else _named(data, names, read_data(data, time=None, **reading))
-    estimator: Any = make_model(model, components, concentration, seed, max_iter, tol)
+    fit_and_keep(make_model(model, components, concentration, seed, max_iter, tol), found, path)
+    click.echo(f"{path}: written", err=True)
+
+
+def fit_and_keep(estimator: Any, data: Interactions, path: str) -> None:
+    """Fit a model and write it to a file, and beside it how long the fit had taken after each sweep."""
+    from nbmf.container import check_place, replacing, seal  # noqa: PLC0415
+    from nbmf.progress import Stopwatch  # noqa: PLC0415
+    from nbmf.web.shelf import history_of  # noqa: PLC0415
+
     seconds: list[float] = []
     watch = Stopwatch()
-    estimator.fit(found, callbacks=[lambda _: seconds.append(round(watch.seconds, 4))])
+    estimator.fit(data, callbacks=[lambda _: seconds.append(round(watch.seconds, 4))])
     estimator.save(path)
-    history = {"model": seal(path), "seconds": seconds}
     with replacing(check_place(history_of(path))) as temporary, open(temporary, "w", encoding="utf-8") as stream:
-        json.dump(history, stream)
-    click.echo(f"{path}: written", err=True)
+        json.dump({"model": seal(path), "seconds": seconds}, stream)
 
 
 def _groceries() -> Interactions:
@@ -208,25 +213,25 @@ def _serve(
     _check_open(host, token, hosts)
     from nbmf.web.running import listen, make_server  # noqa: PLC0415
 
-    socket = _listen(listen, host, port, any_port and port is None)
-    with without("pandas"):  # scikit-learn imports it if it can: half a second, and a server has no data frames
-        import sklearn.base  # noqa: F401, PLC0415
-    from nbmf.web.guard import LOOPBACK, Access  # noqa: PLC0415
-    from nbmf.web.server import build_app  # noqa: PLC0415
-    from nbmf.web.shelf import Shelf  # noqa: PLC0415
+    with _listen(listen, host, port, any_port and port is None) as door:
+        with without("pandas"):  # scikit-learn imports it if it can: half a second, and a server has no data frames
+            import sklearn.base  # noqa: F401, PLC0415
+        from nbmf.web.guard import LOOPBACK, Access  # noqa: PLC0415
+        from nbmf.web.server import build_app  # noqa: PLC0415
+        from nbmf.web.shelf import Shelf  # noqa: PLC0415
 
-    access = Access(LOOPBACK | {host, *map(str.lower, hosts)}, token, origins)
-    server = make_server(build_app(Shelf(path), access=access))
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    address = _address(host, socket)
-    click.echo(f"{path}: {address} (Ctrl-C ends it)", err=True)
-    if open_browser:
-        threading.Timer(0.5, _open, [address]).start()
-    signal.signal(signal.SIGTERM, _end)  # to which uvicorn hands the signal on, when everybody has their answer
-    try:
-        server.run(sockets=[socket])
-    except KeyboardInterrupt:
-        end_interrupted("everything that was asked has been answered")
+        access = Access(LOOPBACK | {host, *map(str.lower, hosts)}, token, origins)
+        server = make_server(build_app(Shelf(path), access=access))
+        logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+        address = _address(host, door)
+        click.echo(f"{path}: {address} (Ctrl-C ends it)", err=True)
+        if open_browser:
+            threading.Timer(0.5, _open, [address]).start()
+        signal.signal(signal.SIGTERM, _end)  # to which uvicorn hands the signal on, when all have their answers
+        try:
+            server.run(sockets=[door])
+        except KeyboardInterrupt:
+            end_interrupted("everything that was asked has been answered")
 
 
 def _end(number: int, frame: Any) -> None:
@@ -281,9 +286,9 @@ def _listen(listen: Callable[[str, int], socket], host: str, port: int | None, a
         raise BadInputError(f"{host}:{wanted} cannot be listened on ({error.strerror}); {remedy}") from error
 
 
-def _address(host: str, socket: socket) -> str:
+def _address(host: str, door: socket) -> str:
     name = "localhost" if host in WILDCARDS else host
-    return f"http://{f'[{name}]' if ':' in name else name}:{socket.getsockname()[1]}/"
+    return f"http://{f'[{name}]' if ':' in name else name}:{door.getsockname()[1]}/"
 
 
 @contextmanager
