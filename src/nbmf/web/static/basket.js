@@ -105,7 +105,10 @@ export function showBasket(main, card) {
       const found = await post("recommend", { items: given, n: 20, level: 0.9 }, asked.signal);
       const reasons = card.can.explain_for ? (item) => post("explain", { items: given, item, n: 8 }) : null;
       const add = (row) => change(() => basket.items.unshift({ item: row.item, name: row.name, count: 1 }));
+      const open = [...best.querySelectorAll("li:has([aria-expanded=true])")].map((row) => row.dataset.item);
       best.replaceChildren(rankedList({ items: found.items, reasons, add, card }));
+      for (const row of best.querySelectorAll("li"))
+        if (open.includes(row.dataset.item)) row.querySelector("button").click();
       const places = new Map(found.items.map((row, n) => [row.item, n]));
       if (before.size) mark(best, before, places);
       before = places;

@@ -157,7 +157,9 @@ class Chart {
 
   goTo(n) {
     if (n < 0) return say("This item is not on the map");
-    this.show(this.found.x[n] - 12, this.found.y[n] - 12, this.found.x[n] + 12, this.found.y[n] + 12);
+    const [x, y] = [this.found.x[n], this.found.y[n]];
+    const around = Math.min(12, Math.max(...this.found.islands.map((island) => island.radius)));
+    this.show(x - around, y - around, x + around, y + around);
     return this.take(n);
   }
 
@@ -233,7 +235,8 @@ class Chart {
       const [x, y] = at(this.found.x[n], this.found.y[n]);
       if (said.has(this.found.name[n]) || x < 0 || y < 8 || x > this.width - 40 || y > this.height - 8) continue;
       const text = this.found.name[n].length > 26 ? `${this.found.name[n].slice(0, 25)}…` : this.found.name[n];
-      const box = [x + 6, y - 9, x + 10 + pen.measureText(text).width, y + 9];
+      const left = x + Math.max(4, this.radius[n] * this.scale) + 4;
+      const box = [left - 2, y - 9, left + 2 + pen.measureText(text).width, y + 9];
       if (
         box[2] > this.width ||
         taken.some((other) => box[0] < other[2] && box[2] > other[0] && box[1] < other[3] && box[3] > other[1])
@@ -246,8 +249,8 @@ class Chart {
         strokeStyle: dark ? "rgb(18 22 28 / 0.85)" : "rgb(255 255 255 / 0.85)",
         fillStyle: colour("ink"),
       });
-      pen.strokeText(text, x + 8, y);
-      pen.fillText(text, x + 8, y);
+      pen.strokeText(text, left, y);
+      pen.fillText(text, left, y);
     }
   }
 
