@@ -245,16 +245,27 @@ def test_what_a_model_cannot_answer_is_left_out(tmp_path, visit, monkeypatch):
         page.wait_for_selector("text=There is no such page")
 
 
-@pytest.mark.parametrize("model", [nbmf.PoissonMF(3), nbmf.Averaged(nbmf.NBMF(2), 2)], ids=["Poisson", "Averaged"])
+@pytest.mark.parametrize(
+    "model",
+    [nbmf.PoissonMF(3, max_iter=9), nbmf.Averaged(nbmf.NBMF(2, max_iter=9), 2), nbmf.NBSLIM(penalty=0.5)],
+    ids=lambda model: type(model).__name__,
+)
 def test_other_models_have_pages_too(tmp_path, visit, model):
-    write_model(tmp_path / "model.nbmf", model.set_params(random_state=0))
+    write_model(tmp_path / "model.nbmf", model)
     with serving(tmp_path / "model.nbmf") as client:
         page = visit(client)
-        page.wait_for_selector(".chart .main-svg")
+        page.wait_for_selector(".ranked li")
+        views = [link.inner_text() for link in page.query_selector_all("#views a")]
+        if isinstance(model, nbmf.NBSLIM):
+            assert views == ["Users", "Basket", "Model"]
+            page.wait_for_selector("main details[open] table")
+        else:
+            assert views == ["Users", "Basket", "Factors", "Map", "Model"]
+            page.wait_for_selector(".chart .main-svg")
         assert ("over-exposed" in page.inner_text("main")) == isinstance(model, nbmf.Averaged)
-        page.click("#views a[data-view=factors]")
-        page.wait_for_selector(".factor")
-        keep(page, f"{type(model).__name__}-factors")
+        page.click(".ranked .face")
+        page.wait_for_selector(".parts")
+        keep(page, f"{type(model).__name__}-user")
 
 
 def test_nobody_and_nothing(served, visit):

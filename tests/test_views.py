@@ -21,7 +21,7 @@ MODELS = [
     nbmf.PoissonMF(4, max_iter=15, random_state=0),
     nbmf.Averaged(nbmf.NBMF(3, max_iter=9), 2, random_state=0),
 ]
-USER, ITEM = "ann/7", 104
+USER, ITEM, USER_ITEM = "ann/7", 104, "107"
 
 
 @pytest.fixture(scope="module", params=MODELS, ids=str)
@@ -148,6 +148,28 @@ def test_a_model_answers_what_it_has_and_no_more():
     ):
         with pytest.raises(NoAnswerError, match="ItemItem, has no answer to that"):
             ask()
+
+
+@pytest.mark.parametrize("target", ["counts", "log1p"])
+def test_a_model_without_factors(target):
+    model = nbmf.NBSLIM(penalty=0.5, target=target, max_iter=9).fit(plays())
+    views = Views(model, "mark")
+    views.warm()
+    lacking = {name for name, has in views.abilities.items() if not has}
+    assert lacking == {"exposures", "factors", "map", "similar_users"}
+    assert views.card()["scores_are_counts"] == (target == "counts")
+    best = views.recommend(USER, 3, 0.9)["items"]
+    assert [row["item"] for row in best] == model.recommend(USER, n=3).items[0].tolist()
+    assert all(("interval" in row) == (target == "counts") for row in best)
+    took = views.took(USER, 3)
+    assert [row["item"] for row in took["items"]] == [
+        row["item"] for row in sorted(took["items"], key=lambda r: -r["count"])
+    ]
+    why = views.explain_for({USER_ITEM: 3, "109": 1}, str(best[0]["item"]), 9)
+    assert why["score"] == pytest.approx(why["prior"] + sum(part["contribution"] for part in why["parts"]))
+    again = views.recommend_for({USER_ITEM: 3, "109": 1}, 30, 0.9)["items"]
+    assert all(("interval" in row) == (target == "counts") for row in again)
+    assert why["score"] == pytest.approx(next(row["score"] for row in again if row["item"] == why["item"]), rel=1e-5)
 
 
 # ---- search ---------------------------------------------------------------------------------------------------------

@@ -167,7 +167,7 @@ class Explaining(Newcomers):
         (array(['jazz'], dtype='<U4'), True)
         """
         found = self._found
-        column = _one(found.item_lookup, item, "explain the score of one item")
+        column = one_place(found.item_lookup, item, "explain the score of one item")
         matrix = self._row(counts, unknown_items)
         users = self._fold(matrix, found.held_items) if matrix.nnz else Point(self._typical_user())
         order = np.argsort(-matrix.data, kind="stable")

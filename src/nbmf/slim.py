@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -15,7 +15,7 @@ from nbmf.explaining import Alike, Explanation, one_place
 from nbmf.fitted import Weighted
 from nbmf.forecasting import Predictive
 from nbmf.inference.run import Ending
-from nbmf.interactions import Interactions
+from nbmf.interactions import Ids, Interactions
 from nbmf.item_items import Regressions, fit, fit_plainly
 from nbmf.likelihood import NegativeBinomial
 from nbmf.newcomers import Arriving
@@ -190,16 +190,25 @@ class NBSLIM(Arriving):
         found = self._found
         row = one_place(found.user_lookup, user, "explain one user's score")
         column = one_place(found.item_lookup, item, "explain the score of one item")
-        taken = found.counts[[row]]
+        name = found.users[row : row + 1].tolist()[0]
+        return self._reasons(name, column, found.counts[[row]])
+
+    def explain_for(self, counts: Mapping[Any, Any], item: Any, *, unknown_items: str = "error") -> Explanation:
+        """Return the same for somebody who was not in the fit, as `recommend_for` takes one."""
+        column = one_place(self._found.item_lookup, item, "explain the score of one item")
+        return self._reasons(None, column, self._row(counts, unknown_items))
+
+    def _reasons(self, user: Any, column: int, taken: sp.csr_array) -> Explanation:
+        found = self._found
         columns, counts = taken.indices, taken.data
         x = self._formed(taken, self.input).data.astype(np.float64)
         contributions = x * self._column(column)[columns]
         order = np.lexsort((-counts, -contributions))
         names = None if found.item_names is None else found.item_names[columns[order]]
-        ids = found.users[row : row + 1].tolist()[0], found.items[column : column + 1].tolist()[0]
+        item = found.items[column : column + 1].tolist()[0]
         parts, prior = contributions[order], float(found.intercept[column])
         score = float(parts.sum()) + prior
-        return Explanation(*ids, found.items[columns[order]], counts[order], parts, prior, score, names)
+        return Explanation(user, item, found.items[columns[order]], counts[order], parts, prior, score, names)
 
     def similar_items(self, item: Any, n: int = 10) -> Alike:
         """Return the n items most like one: those that speak for it and for which it speaks, √(B_ji B_ij).
@@ -219,15 +228,26 @@ class NBSLIM(Arriving):
 
     def predictive(self, users: ArrayLike, items: ArrayLike) -> Predictive:
         """Return the law of new counts of pairs of ids: mean, sd, intervals, probabilities; for target="counts"."""
-        found = self._found
+        rows, columns = self._pairs(users, items)
+        μ = self._intensities(rows, columns)
+        return self._law(self._found.users[rows], columns, μ)
+
+    def predictive_for(
+        self, counts: Mapping[Any, Any], items: ArrayLike, *, unknown_items: str = "error"
+    ) -> Predictive:
+        """Return the same for somebody who was not in the fit, as `recommend_for` takes one."""
+        columns = self._found.item_lookup.positions(items)
+        μ = self._expected(self._row(counts, unknown_items))[0, columns]
+        return self._law(np.zeros(len(columns), np.intp), columns, μ)
+
+    def _law(self, users: Ids, columns: NDArray[np.intp], μ: Array) -> Predictive:
         if self.target != "counts":
             raise ValueError(
                 f"target is {self.target!r}, so the model is one of {self.target} targets; fit with target='counts' to "
                 "get the law of counts"
             )
-        rows, columns = self._pairs(users, items)
-        μ = self._intensities(rows, columns).astype(np.float64)[None, :]
-        return Predictive(found.users[rows], found.items[columns], μ, NegativeBinomial(self.concentration))
+        law = NegativeBinomial(self.concentration)
+        return Predictive(users, self._found.items[columns], μ.astype(np.float64)[None, :], law)
 
     def score(self, X: Any, y: None = None) -> float:
         """Return the mean over the cells of X of ln p(t), larger is better: how well each item is told by the others.

@@ -131,6 +131,8 @@ class Views:
                 "ending": getattr(model, "ending_", None),
                 "seconds": None if self.seconds is None else self.seconds[-1],
             },
+            "scores_are_counts": getattr(model, "target", "counts") == "counts"
+            and not getattr(model, "binarize", False),
             "can": self.abilities,
             "example": self.example,
         }
@@ -344,8 +346,6 @@ class Views:
             self.recommend_for({item: 1}, 1, 0.9)
         if self.abilities["explain"]:
             self.explain(user, item, 1)
-        if self.abilities["similar_items"]:
-            self.similar_items(item, 1)
 
     def _need(self, ability: str) -> None:
         if not self.abilities[ability]:

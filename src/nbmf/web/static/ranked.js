@@ -18,7 +18,7 @@ export function rankedList({ items, reasons, add, card }) {
     "div",
     { className: "ranked-head", "aria-hidden": "true" },
     h("span", {}, "item"),
-    h("span", {}, "expected"),
+    h("span", {}, scoreName(card)),
     hasLaw && h("span", {}, "90 % interval"),
     hasLaw && h("span", {}, "P(y ≥ 1)"),
   );
@@ -31,7 +31,7 @@ function entry(row, called, { reasons, add, widest, card }) {
   const spoken = row.interval
     ? `${row.name}: expected ${number(row.score)}, ninety percent between ${row.interval[0]} and ${row.interval[1]}, ` +
       `taken at all with ${percent(row.at_least_one)}`
-    : `${row.name}: expected ${number(row.score)}`;
+    : `${row.name}: ${scoreName(card)} ${number(row.score)}`;
   const face = [
     h("span", { className: "name" }, called),
     h("span", { className: "score" }, number(row.score)),
@@ -52,6 +52,9 @@ function entry(row, called, { reasons, add, widest, card }) {
   });
   return h("li", { "data-item": row.item }, button, why);
 }
+
+/** What a score is: an expected count, unless the model looks at something else than counts. */
+const scoreName = (card) => (card.scores_are_counts ? "expected" : "score");
 
 function interval(row, widest) {
   const [low, high] = row.interval;
@@ -115,10 +118,8 @@ function parts(found) {
   const rows = found.parts.map((part, n) => line(called[n], `× ${number(part.count)}`, part.contribution));
   if (found.others.n_items)
     rows.push(line(plural(found.others.n_items, "other item"), "", found.others.contribution, "rest"));
-  if (found.prior) rows.push(line("what anybody is expected to take", "", found.prior, "rest"));
-  const caption = found.parts.length
-    ? "Because you took …"
-    : "Nothing was taken yet: this is what is expected of anybody.";
+  if (found.prior) rows.push(line("whatever was taken", "", found.prior, "rest"));
+  const caption = found.parts.length ? "Because you took …" : "Nothing was taken yet: this is what anybody gets.";
   return h(
     "table",
     { className: "parts" },

@@ -100,7 +100,7 @@ function bestCard(found, user, card) {
   const hint = h(
     "p",
     { className: "hint" },
-    "Items not taken yet, by expected count. ",
+    `Items not taken yet, by ${card.scores_are_counts ? "expected count" : "score"}. `,
     reasons && "Choose one to see why.",
   );
   return [title, hint, rankedList({ items: found.items, reasons, add: card.can.recommend_for ? putIn : null, card })];
