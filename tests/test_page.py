@@ -102,9 +102,13 @@ LAWS = """() => {
     repeated: ids.filter((id, n) => ids.indexOf(id) !== n),
     n_headings: document.querySelectorAll("h1").length,
     too_wide: root.scrollWidth - root.clientWidth,
+    slips: document.body.innerText.match(/undefined|NaN|false|null|object Object/g) ?? [],
     no_alt: document.querySelectorAll("img:not([alt])").length,
   };
 }"""
+
+
+LAWFUL = {"unnamed": [], "repeated": [], "n_headings": 1, "too_wide": 0, "slips": [], "no_alt": 0}
 
 
 @pytest.mark.parametrize("dress", DRESSES)
@@ -123,7 +127,7 @@ def test_every_view_loads_and_can_be_heard_and_fits_the_screen(served, visit, dr
         page.wait_for_function("!document.querySelector('main .loading')")
         page.wait_for_timeout(150)
         found = page.evaluate(LAWS)
-        assert found == {"unnamed": [], "repeated": [], "n_headings": 1, "too_wide": 0, "no_alt": 0}, view
+        assert found == LAWFUL, view
         assert page.get_attribute("#views a[aria-current]", "data-view") == view
         keep(page, f"{view}-{dress}")
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(18, 22, 28)"
@@ -265,6 +269,7 @@ def test_other_models_have_pages_too(tmp_path, visit, model):
         assert ("over-exposed" in page.inner_text("main")) == isinstance(model, nbmf.Averaged)
         page.click(".ranked .face")
         page.wait_for_selector(".parts")
+        assert page.evaluate(LAWS) == LAWFUL
         keep(page, f"{type(model).__name__}-user")
 
 

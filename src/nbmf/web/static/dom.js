@@ -70,7 +70,7 @@ export async function fill(place, promise, show, text) {
   place.replaceChildren(loading(text));
   try {
     const found = await promise;
-    place.replaceChildren(...[show(found)].flat(Infinity));
+    place.replaceChildren(...[show(found)].flat(Infinity).filter(Boolean));
     return found;
   } catch (error) {
     if (error.name !== "AbortError") place.replaceChildren(fault(error));

@@ -118,7 +118,7 @@ function parts(found) {
   const rows = found.parts.map((part, n) => line(called[n], `× ${number(part.count)}`, part.contribution));
   if (found.others.n_items)
     rows.push(line(plural(found.others.n_items, "other item"), "", found.others.contribution, "rest"));
-  if (found.prior) rows.push(line("whatever was taken", "", found.prior, "rest"));
+  if (found.prior) rows.push(line("before anything was taken", "", found.prior, "rest"));
   const caption = found.parts.length ? "Because you took …" : "Nothing was taken yet: this is what anybody gets.";
   return h(
     "table",
