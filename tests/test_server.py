@@ -1,5 +1,6 @@
 """The server as a client meets it: answers, refusals, limits, the files of the page."""
 
+import asyncio
 import gzip
 import http.client
 import re
@@ -10,6 +11,7 @@ import threading
 
 import pytest
 
+import nbmf.web.server
 import nbmf.web.views
 from nbmf.web.guard import OPEN, Access, Limits
 from nbmf.web.server import build_app, page_files
@@ -180,9 +182,14 @@ def test_other_names_and_other_sites_are_refused(model_file, client):
     for host in ("localhost", f"LOCALHOST:{client.port}", "[::1]:80"):
         assert client.ask("/api/model", host=host)[0] == 200
     assert "access-control-allow-origin" not in client.ask("/api/model", origin="https://evil.example")[2]
-    access = Access(hosts=frozenset({"shop.example"}), origins=("https://shop.example",))
+    access = Access(hosts=frozenset({"shop.example"}), origins=("https://shop.example",), token=TOKEN)
     with serving(model_file, access=access) as named:
-        headers = {"host": "shop.example"}
+        leave = {"access_control_request_method": "GET", "access_control_request_headers": "authorization"}
+        for origin, status in (("https://shop.example", 200), ("https://evil.example", 400)):
+            assert named.ask("/api/model", method="OPTIONS", host="shop.example", origin=origin, **leave)[0] == status
+        assert named.ask("/api/model", method="OPTIONS", host="shop.example")[0] == 405
+        assert named.ask("/api/model", host="shop.example", origin="https://shop.example")[0] == 401
+        headers = {"host": "shop.example", "authorization": f"Bearer {TOKEN}"}
         allowed = named.ask("/api/model", origin="https://shop.example", **headers)[2]
         assert allowed["access-control-allow-origin"] == "https://shop.example"
         assert "access-control-allow-origin" not in named.ask("/api/model", origin="https://evil.example", **headers)[2]
@@ -226,6 +233,17 @@ def test_an_answer_that_takes_too_long_is_given_up(model_file, monkeypatch):
         assert (status, answer) == (503, {"error": "no answer within 0.2 s"})
         assert client.ask("/api/recommend?user=ann/7")[0] == 200
         let_go.set()
+
+
+def test_a_model_that_cannot_answer_is_never_ready(model_file, monkeypatch, caplog):
+    def fail(*_):
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setattr(nbmf.web.views.Views, "warm", fail)
+    shelf = Shelf(str(model_file))
+    asyncio.run(nbmf.web.server._watch(shelf))
+    assert not shelf.ready
+    assert "this model cannot answer" in caplog.text
 
 
 def test_metrics_count_what_was_answered(model_file):

@@ -128,7 +128,10 @@ class Guard:
         if len(hosts) != 1 or host_name(hosts[0].decode("latin-1")) not in self.access.hosts:
             raise Refusal(421, "this server is not called so; start it with --allow-host NAME to let it answer")
         path = scope["path"]
-        if self.access.token is not None and path not in OPEN and not path.startswith("/static/"):
+        is_open = path in OPEN or path.startswith("/static/")
+        # a browser asks without a token whether a page of another site may ask with one
+        is_asking_leave = scope["method"] == "OPTIONS" and bool(self.access.origins)
+        if self.access.token is not None and not is_open and not is_asking_leave:
             given = next((value for name, value in headers if name == b"authorization"), b"")
             if not hmac.compare_digest(given, b"Bearer " + self.access.token.encode()):
                 told = (b"www-authenticate", b"Bearer")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import logging
 import mimetypes
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,8 @@ from nbmf.web.guard import Access, Guard, Limits
 from nbmf.web.metrics import CONTENT_TYPE, Metrics
 from nbmf.web.shelf import Shelf
 from nbmf.web.views import NoAnswerError, Plain, UnknownIdError, Views
+
+log = logging.getLogger("nbmf.web")
 
 THREADS = 2  # that answer what takes longer than a millisecond; more would only wait for each other
 LOOK_SECONDS = 0.5  # between looks at the model file
@@ -150,7 +153,11 @@ def build_app(shelf: Shelf, *, limits: Limits | None = None, access: Access | No
 
 async def _watch(shelf: Shelf) -> None:
     """Make the model ready, then look again and again whether there is a new one."""
-    await asyncio.to_thread(shelf.warm)
+    try:
+        await asyncio.to_thread(shelf.warm)
+    except Exception:  # told, and never ready: whoever sends requests by /ready sends none
+        log.exception("%s: this model cannot answer", shelf.path)
+        return
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         await asyncio.to_thread(shelf.look)
