@@ -201,6 +201,11 @@ def test_the_basket_changes_the_list_at_once(served, visit):
     page.fill(".basket input", "50")
     page.keyboard.press("Tab")
     wait_for(lambda: page.inner_text(".ranked .score") != scores)
+    page.focus(".basket button >> nth=1")  # one more
+    page.keyboard.press("Enter")
+    wait_for(lambda: page.input_value(".basket input") == "51")
+    page.keyboard.press("Enter")
+    wait_for(lambda: page.input_value(".basket input") == "52")
     page.fill("main .search input", "green song")
     page.click("[role=option] >> text=Green song")
     wait_for(lambda: len(page.query_selector_all(".basket > li")) == 2)

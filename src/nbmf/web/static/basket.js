@@ -25,15 +25,19 @@ function keep() {
   sessionStorage.setItem(KEPT, JSON.stringify(basket));
 }
 
-/** Put an item in, or one more of it, and go there. */
-export function putIn({ item, name }) {
+/** One more of an item, which comes first if it is new. */
+function add({ item, name }) {
   const row = load().items.find((other) => other.item === item);
   if (row) row.count += 1;
-  else basket.items.unshift({ item, name, count: 1 });
+  else basket.items = [{ item, name, count: 1 }, ...basket.items].slice(0, MOST);
   keep();
   say(`${name} is in the basket`);
-  if (location.hash === "#/basket") window.dispatchEvent(new HashChangeEvent("hashchange"));
-  else location.hash = "#/basket";
+}
+
+/** Put an item in, from another view, and go there. */
+export function putIn(row) {
+  add(row);
+  location.hash = "#/basket";
 }
 
 /** Begin with what a user took. */
@@ -55,9 +59,12 @@ export function showBasket(main, card) {
   let before = new Map(); // rank of each item in the last answer
 
   const change = (how) => {
+    const used = document.activeElement?.getAttribute("aria-label");
     how();
     keep();
     list();
+    // the list is new: whoever used the keyboard goes on where they were
+    if (used) [...rows.querySelectorAll("[aria-label]")].find((other) => other.ariaLabel === used)?.focus();
     clearTimeout(timer);
     timer = setTimeout(rank, 80);
   };
@@ -89,9 +96,7 @@ export function showBasket(main, card) {
     const found = await get("search/items", { n: 8 }).catch(() => ({ items: [] }));
     const chips = rows.querySelector(".chips");
     chips?.replaceChildren(
-      ...found.items.map((row) =>
-        h("li", {}, h("button", { onclick: () => change(() => basket.items.unshift({ ...row, count: 1 })) }, row.name)),
-      ),
+      ...found.items.map((row) => h("li", {}, h("button", { onclick: () => change(() => add(row)) }, row.name))),
     );
   };
 
@@ -104,12 +109,11 @@ export function showBasket(main, card) {
     try {
       const found = await post("recommend", { items: given, n: 20, level: 0.9 }, asked.signal);
       const reasons = card.can.explain_for ? (item) => post("explain", { items: given, item, n: 8 }) : null;
-      const add = (row) => change(() => basket.items.unshift({ item: row.item, name: row.name, count: 1 }));
       const open = [...best.querySelectorAll("li:has([aria-expanded=true])")].map((row) => row.dataset.item);
-      best.replaceChildren(rankedList({ items: found.items, reasons, add, card }));
+      best.replaceChildren(rankedList({ items: found.items, reasons, add: (row) => change(() => add(row)), card }));
       for (const row of best.querySelectorAll("li"))
         if (open.includes(row.dataset.item)) row.querySelector("button").click();
-      const places = new Map(found.items.map((row, n) => [row.item, n]));
+      const places = new Map(found.items.map((row, n) => [String(row.item), n]));
       if (before.size) mark(best, before, places);
       before = places;
       say(`First now: ${found.items[0]?.name ?? "nothing"}`);
@@ -129,12 +133,7 @@ export function showBasket(main, card) {
         detail: `${plural(row.n_users, "user")} · ${row.item}`,
         value: row,
       })),
-    choose: ({ item, name }) =>
-      change(() => {
-        const row = basket.items.find((other) => other.item === item);
-        if (row) row.count += 1;
-        else basket.items.unshift({ item, name, count: 1 });
-      }),
+    choose: (row) => change(() => add(row)),
   });
   main.replaceChildren(
     h("div", { className: "head" }, h("div", {}, h("h1", {}, "What if you took …"), facts), pick),
@@ -207,13 +206,9 @@ function line(row, called, change) {
 /** Say beside each entry how far it has moved since the last answer. */
 function mark(place, before, places) {
   for (const row of place.querySelectorAll("li[data-item]")) {
-    const item = [...places.keys()].find((key) => String(key) === row.dataset.item);
-    const was = before.get(item);
-    const moved = was === undefined ? "new" : was - places.get(item);
-    if (moved === 0) continue;
-    const text = moved === "new" ? "new" : moved > 0 ? `↑ ${number(moved)}` : `↓ ${number(-moved)}`;
-    row
-      .querySelector(".name")
-      .append(h("span", { className: `moved ${moved === "new" || moved > 0 ? "up" : "down"}` }, text));
+    const up = (before.get(row.dataset.item) ?? Infinity) - places.get(row.dataset.item);
+    if (up === 0) continue;
+    const text = up === Infinity ? "new" : up > 0 ? `↑ ${number(up)}` : `↓ ${number(-up)}`;
+    row.querySelector(".name").append(h("span", { className: `moved ${up > 0 ? "up" : "down"}` }, text));
   }
 }

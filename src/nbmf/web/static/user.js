@@ -19,34 +19,29 @@ export function showUser(main, card, [user]) {
   const body = h("div", { className: "pair" }, took, best);
   main.replaceChildren(h("div", { className: "head" }, h("div", {}, title, facts, actions), pickUser()), body);
   document.title = `User ${chosen} · nbmf`;
-  Promise.all([
-    fill(
-      took,
-      get("exposures", { user: chosen, n: SHOWN }),
-      (found) => tookCard(found, card),
-      "Looking up what they took …",
-    ),
-    fill(
-      best,
-      get("recommend", { user: chosen, n: 20, level: 0.9 }),
-      (found) => bestCard(found, chosen, card),
-      "Ranking the catalogue …",
-    ),
-  ]).then(([found]) => {
-    if (!found) return unknown(main, chosen);
-    facts.textContent = `${plural(found.n_items, "item")} taken, ${plural(
-      found.items.reduce((sum, row) => sum + row.count, 0),
-      "time",
-    )} in all`;
-    if (card.can.recommend_for && found.n_items)
-      actions.append(
-        h("button", { onclick: () => fillBasket(found.items, `user ${chosen}`) }, "What if they also liked …"),
-      );
+  const best20 = get("recommend", { user: chosen, n: 20, level: 0.9 });
+  fill(best, best20, (found) => bestCard(found, chosen, card), "Ranking the catalogue …");
+  const taken = get("exposures", { user: chosen, n: SHOWN });
+  fill(took, taken, (found) => tookCard(found, card), "Looking up what they took …").then((found) => {
+    if (!found || !took.isConnected) return;
+    facts.textContent = howMuch(found);
+    if (card.can.recommend_for && found.n_items) {
+      const begin = () => fillBasket(found.items, `user ${chosen}`);
+      actions.append(h("button", { onclick: begin }, "What if they also liked …"));
+    }
     if (card.can.similar_users) neighbours(actions, chosen);
     say(`User ${chosen}: ${facts.textContent}`);
     plot(took, found, card);
-    return null;
   });
+  taken.catch((error) => error.status === 404 && took.isConnected && unknown(main, body, chosen));
+}
+
+function howMuch({ n_items: nItems, items }) {
+  const times = plural(
+    items.reduce((sum, row) => sum + row.count, 0),
+    "time",
+  );
+  return `${plural(nItems, "item")} taken${nItems > items.length ? "" : `, ${times} in all`}`;
 }
 
 const pickUser = () =>
@@ -63,11 +58,12 @@ const pickUser = () =>
   });
 
 /** Somebody who is not in the model: say so, and offer those with an id like it. */
-async function unknown(main, user) {
+async function unknown(main, shown, user) {
   const nobody = { users: [] };
   const near = await get("search/users", { q: user.slice(0, 3), n: 6 }).catch(() => nobody);
   const others = near.users.length ? near : await get("search/users", { n: 6 }).catch(() => nobody);
   const links = others.users.map((row) => h("li", {}, userLink(row.user)));
+  if (!shown.isConnected) return; // somebody else was asked for meanwhile
   main.replaceChildren(
     h("div", { className: "head" }, h("h1", {}, `No user ${user}`), pickUser()),
     empty(
