@@ -100,10 +100,10 @@ def test_examples_of_the_description_can_be_tried(client):
     assert n_tried == 7
 
 
-def test_schemathesis_finds_no_fault(client):
+def test_schemathesis_finds_no_fault(client, tmp_path):
     typed = ["run", f"http://127.0.0.1:{client.port}/openapi.json", "--max-examples", "8", "--generation-deterministic"]
     command = [sys.executable, "-m", "schemathesis.cli", *typed, "--no-color"]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
     assert found.returncode == 0, found.stdout[-4000:] + found.stderr[-2000:]
     assert int(re.search(r"(\d+) generated", found.stdout)[1]) > 100
 
