@@ -1,6 +1,9 @@
 """Item–item weights: the paper's update with users' rows held fixed, in three forms that agree, and their answers."""
 
+import os
+import signal
 import warnings
+from threading import Timer
 
 import hypothesis.strategies as st
 import numpy as np
@@ -110,11 +113,10 @@ def test_three_forms_one_meaning(counts, accelerate):
     full, few = run(p, 6, accelerate=accelerate), run(p, 6, n_items, accelerate=accelerate)
     np.testing.assert_allclose(dense(few.weights), full.weights, rtol=1e-9, atol=1e-300)
     np.testing.assert_allclose(few.objective, full.objective, rtol=1e-9, atol=1e-9)
-    if not accelerate:
-        plain = fit_plainly(p, 6, 0.0)
-        np.testing.assert_allclose(full.weights, plain.weights, rtol=1e-9, atol=1e-300)
-        np.testing.assert_allclose(full.intercept, plain.intercept, rtol=1e-9)
-        np.testing.assert_allclose(full.objective, plain.objective, rtol=1e-9, atol=1e-9)
+    plain = fit_plainly(p, 6, 0.0, accelerate=accelerate)
+    np.testing.assert_allclose(full.weights, plain.weights, rtol=1e-9, atol=1e-300)
+    np.testing.assert_allclose(full.intercept, plain.intercept, rtol=1e-9)
+    np.testing.assert_allclose(full.objective, plain.objective, rtol=1e-9, atol=1e-9)
 
 
 @given(COUNTS, st.sampled_from([0.1, 2.0, 1e4]), st.sampled_from([0.0, 5.0]), st.booleans())
@@ -141,6 +143,42 @@ def test_longer_steps_get_further():
     assert np.all(longer.objective > plain.objective)
     ends = [run(p, 4000, accelerate=fast, tol=1e-9).objective[-1] for fast in (False, True)]
     np.testing.assert_allclose(ends[1], ends[0], rtol=1e-6)
+
+
+def test_a_longer_step_that_falls_is_taken_back(monkeypatch):
+    """From a start far too small the ratio is so large that its power overshoots."""
+    starts = Regressions.starts
+
+    def tiny(self, input_means):
+        b, weight = starts(self, input_means)
+        return b / 300, weight / 300
+
+    monkeypatch.setattr(Regressions, "starts", tiny)
+    p = problem(small_matrix(), α=1000.0, ρ=0.0)
+    first = fit_plainly(p, 1, 0.0, accelerate=True), fit_plainly(p, 1, 0.0)
+    assert np.any(first[0].weights != first[1].weights)
+    fast, few, plain = run(p, 9, accelerate=True), run(p, 9, 20, accelerate=True), run(p, 8)
+    taken_back = np.isclose(fast.weights, plain.weights, rtol=1e-9, atol=1e-300).all(axis=0)
+    assert taken_back[small_matrix().any(axis=0)].any()  # one sweep went into taking it back, the others were plain
+    reference = fit_plainly(p, 9, 0.0, accelerate=True)
+    for found in (fast, few):
+        np.testing.assert_allclose(dense(found.weights), reference.weights, rtol=1e-8, atol=1e-300)
+        np.testing.assert_allclose(found.objective, reference.objective, rtol=1e-9)
+        assert np.all(np.diff(found.objective) >= 0)
+
+
+def test_the_end_of_the_road_is_not_called_a_fall():
+    rng = np.random.RandomState(0)
+    counts = 1 + rng.poisson(rng.gamma(0.5, 10, (500, 40)))
+    for chosen in ({"penalty": 0.0, "dtype": "float64"}, {"penalty": 1.0}):
+        for n_neighbors in (None, 10):
+            model = nbmf.NBSLIM(input="binary", target="counts", tol=0.0, n_neighbors=n_neighbors, **chosen)
+            assert np.isfinite(model.fit(counts).objective_).all()
+
+
+def test_what_a_sweep_costs_does_not_depend_on_how_many_are_allowed():
+    p = problem(small_matrix())
+    assert len(run(p, 10**6, tol=1e-3).objective) < 10**4
 
 
 def test_an_item_stops_by_its_own_gain():
@@ -251,10 +289,45 @@ def test_the_score_is_the_mean_likelihood_of_the_cells(split):
 
 
 def test_the_reference_backend_agrees(split):
-    settings = {"dtype": "float64", "accelerate": False, "max_iter": 4, "tol": 0.0}
-    plain = nbmf.NBSLIM(backend="reference", **settings).fit(split[0])
-    fast = nbmf.NBSLIM(**settings).fit(split[0])
-    np.testing.assert_allclose(fast.weights_, plain.weights_, rtol=1e-9, atol=1e-300)
+    for n_neighbors in (None, 7):
+        settings = {"dtype": "float64", "n_neighbors": n_neighbors}
+        plain = nbmf.NBSLIM(backend="reference", **settings).fit(split[0])
+        fast = nbmf.NBSLIM(**settings).fit(split[0])
+        np.testing.assert_allclose(dense(fast.weights_), dense(plain.weights_), rtol=1e-9, atol=1e-300)
+        assert sp.issparse(fast.weights_) == sp.issparse(plain.weights_)
+
+
+def test_a_fitted_model_keeps_to_what_was_fitted(split):
+    train, _ = split
+    model = nbmf.NBSLIM().fit(train)
+    before = model.predict(train.users[0], train.items)
+    model.set_params(input="counts", target="counts", concentration=0.1, dtype="float64")
+    np.testing.assert_array_equal(model.predict(train.users[0], train.items), before)
+    with pytest.raises(ValueError, match="fitted with target='log1p'"):
+        model.predictive(train.users[0], train.items[0])
+    with pytest.raises(TypeError, match="no law of the counts"):
+        nbmf.evaluation.log_likelihood(model, *split)
+
+
+def test_odd_data_get_answers_or_sentences(split):
+    model = nbmf.NBSLIM(penalty=0.1).fit(small_matrix() > 0)
+    assert np.isclose(model.explain(0, 0).score, model.predict(0, 0)[0])
+    with pytest.raises(ValueError, match=r"count 1e\+39 is out of the range of float32"):
+        nbmf.NBSLIM(input="counts").fit(small_matrix()).recommend_for({0: 1e39})
+    with pytest.raises(ValueError, match="nothing is random in NBSLIM"):
+        nbmf.Averaged(nbmf.NBSLIM()).fit(small_matrix())
+    with pytest.raises(TypeError, match="which NBSLIM has not"):
+        nbmf.tune(split[0], estimator=nbmf.NBSLIM)
+    assert np.all(model.similar_items(0, n=20).similarity > 0)
+
+
+def test_a_stop_is_prompt():
+    p = problem(np.random.RandomState(0).poisson(0.2, (3000, 400)), dtype=np.float32)
+    run(p, 1)  # compiled
+    for n_neighbors in (None, 399):
+        Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            run(p, 100_000, n_neighbors)  # for hours
 
 
 def test_it_comes_back_from_a_file(model, split, tmp_path):
@@ -279,6 +352,10 @@ def test_it_comes_back_from_a_file(model, split, tmp_path):
         ({"penalty": np.inf}, "penalty is inf"),
         ({"input": "sqrt"}, "input is 'sqrt'; it must be one of 'log1p', 'binary', 'counts'"),
         ({"target": None}, "target is None"),
+        ({"n_neighbors": True}, "n_neighbors is True"),
+        ({"concentration": np.array([[1.0, 2.0]])}, "it must be a positive number"),
+        ({"accelerate": "yes"}, "accelerate is 'yes'"),
+        ({"input": ["log1p"]}, "input is \\['log1p'\\]"),
         ({"n_neighbors": 0}, "n_neighbors is 0; it must be a whole number from 1"),
         ({"concentration": 0}, "concentration"),
         ({"backend": "gpu"}, "backend is 'gpu'"),

@@ -77,6 +77,9 @@ class Averaged(CountFactorization):
         for name in ("checkpoint", "resume"):
             if settings.get(name) is not None:
                 raise ValueError(f"{name} is of one start; fit the members one by one to keep checkpoints of them")
+        example = self._example
+        if "random_state" not in example.get_params(deep=False):
+            raise ValueError(f"nothing is random in {type(example).__name__}, so all runs are one; fit it alone")
         rng = check_random_state(self.random_state)
         seeds = [int(rng.randint(np.iinfo(np.int32).max)) for _ in range(self.n_runs)]
         members = []

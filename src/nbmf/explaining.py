@@ -248,7 +248,7 @@ class Explaining(Newcomers):
         if unknown is not None:  # no part of the likelihood, so none of the factors
             said = ~np.isin(columns, unknown.indices[unknown.indptr[row] : unknown.indptr[row + 1]])
             columns, count = columns[said], count[said]
-        order = np.argsort(-count, kind="stable")
+        order = np.argsort(-count.astype(np.float64), kind="stable")
         return columns[order], count[order]
 
 

@@ -105,8 +105,13 @@ class Weighted(Basis):
     weights : B, items × items: how much a unit of input of the row's item adds to what the column's is expected to be;
         an array, or a csr_array if items have few neighbours
     intercept : b, one for each item
+    input, target : the forms of the counts that x and t are (`nbmf.slim.FORMS`)
+    concentration : α
     """
 
+    input: str
+    target: str
+    concentration: float
     weights: NDArray[Any] | sp.csr_array
     intercept: NDArray[Any]
 

@@ -20,14 +20,15 @@ import numba
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
 from nbmf.backends.item_items import FALLEN, LANES, SETTLED, choose_candidates, fit_candidates, fit_lanes
 from nbmf.inference.run import FallingObjectiveError
+from nbmf.likelihood import NegativeBinomial
 
 Array = NDArray[np.floating[Any]]
 Csr = tuple[NDArray[Any], NDArray[Any], Array]
 
+PLAIN_ROUNDING = 1e-12
 CHUNK_ITEMS = 256  # of which one thread finds and fits the neighbours at a time
 
 
@@ -70,8 +71,7 @@ class Regressions:
     @cached_property
     def constants(self) -> NDArray[np.float64]:
         """What of each item's log-likelihood does not depend on μ: Σ lnΓ(α+t) − lnΓ(α) − lnΓ(t+1)."""
-        t, α = self.targets.data.astype(np.float64), self.concentration
-        terms = gammaln(α + t) - gammaln(α) - gammaln(t + 1)
+        terms = NegativeBinomial(self.concentration).log_base(self.targets.data.astype(np.float64))
         return np.bincount(self.targets.indices, terms, self.n_items).astype(np.float64)
 
     def starts(self, input_means: NDArray[np.float64]) -> tuple[Array, Array]:
@@ -84,36 +84,51 @@ class Regressions:
         return half.astype(self.targets.dtype), start.astype(self.targets.dtype)
 
 
-def fit_plainly(problem: Regressions, max_iter: int, tol: float) -> Weights:
+def fit_plainly(
+    problem: Regressions, max_iter: int, tol: float, *, n_neighbors: int | None = None, accelerate: bool = False
+) -> Weights:
     """Fit by whole matrices, the shortest correct form: arrays of users × items and items × items."""
     x, t = problem.inputs.toarray().astype(np.float64), problem.targets.toarray().astype(np.float64)
-    α, ρ, n_items = problem.concentration, problem.penalty, problem.n_items
-    means = x.mean(axis=0)
-    b, start = (values.astype(np.float64) for values in problem.starts(means.sum() - means))
-    B = np.where(np.eye(n_items, dtype=bool), 0.0, start[None, :])
-    zeros = t.sum(axis=0) == 0
+    α, ρ, near = problem.concentration, problem.penalty, _plain_neighbors(x, t, n_neighbors)
+    b, start = (values.astype(np.float64) for values in problem.starts(x.mean(axis=0) @ near))
+    B, ratio = near * start, np.ones_like(near)
     history: list[Array] = []
-    going, n_sweeps = np.ones(n_items, bool), np.zeros(n_items, np.intp)
+    going, stretched, n_sweeps = np.ones(len(b), bool), np.full(len(b), accelerate), np.zeros(len(b), np.intp)
     for sweep in range(max_iter + 1):
         μ = x @ B + b
-        with np.errstate(divide="ignore", invalid="ignore"):
-            terms = np.where(t > 0, t * np.log(μ / α), 0.0) - (α + t) * np.log1p(μ / α)
-            share = np.where(t > 0, t / μ, 0.0)
-        now = problem.constants + terms.sum(axis=0) - ρ * B.sum(axis=0)
+        share = np.divide(t, μ, out=np.zeros_like(t), where=t > 0)
+        terms = np.log1p(np.divide(α, μ, out=np.zeros_like(t), where=t > 0)) * t + α * np.log1p(μ / α)
+        now = problem.constants - terms.sum(axis=0) - ρ * B.sum(axis=0)
+        moves = going.copy()
         if sweep:
             before = history[-1]
-            now = np.where(going, now, before)
-            n_sweeps[going] = sweep
-            going &= ~((now - before >= 0) & (now - before <= tol))
+            now, n_sweeps[going] = np.where(going, now, before), sweep
+            back = stretched & (now < before - PLAIN_ROUNDING * abs(before))  # to where the plain step leads
+            B = np.where(back, B / np.sqrt(np.where(ratio > 0, ratio, 1.0)), B)
+            now, stretched = np.where(back, before, now), stretched & ~back
+            going &= back | (now - before < 0) | (now - before > tol)
+            moves = going & ~back
         history.append(now)
-        if not going.any():
+        if not going.any() or sweep == max_iter:
             break
-        if sweep < max_iter:
-            exposure = (α + t) / (α + μ)
-            B = np.where(going, B * (x.T @ share) / np.maximum(x.T @ exposure + ρ, np.finfo(float).tiny), B)
-            b = np.where(going & ~zeros, b * share.sum(axis=0) / exposure.sum(axis=0), b)
+        exposure = (α + t) / (α + μ)
+        ratio = np.where(moves, (x.T @ share) / np.maximum(x.T @ exposure + ρ, np.finfo(float).tiny), 1.0)
+        B = B * np.where(stretched, ratio * np.sqrt(ratio), ratio)
+        b = np.where(moves, b * share.sum(axis=0) / exposure.sum(axis=0), b)
     objective = np.array([values.sum() for values in history[1:]])
-    return Weights(B, b, objective, n_sweeps, not going.any())
+    dtype, weights = problem.targets.dtype, B if n_neighbors is None else sp.csr_array(B)
+    return Weights(weights.astype(dtype), b.astype(dtype), objective, n_sweeps, not going.any())
+
+
+def _plain_neighbors(x: Array, t: Array, n_neighbors: int | None) -> NDArray[np.float64]:
+    """Return 1 where the row's item is a neighbour of the column's, else 0."""
+    n_items = x.shape[1]
+    others = 1.0 - np.eye(n_items)
+    if n_neighbors is None or n_neighbors >= n_items - 1:
+        return others
+    strength = others * (x.T @ t) / np.sqrt(np.maximum(x.sum(axis=0), np.finfo(float).tiny))[:, None]
+    place = np.argsort(np.argsort(-strength, axis=0, kind="stable"), axis=0, kind="stable")
+    return np.where((strength > 0) & (place < n_neighbors), 1.0, 0.0)
 
 
 def fit(
@@ -161,19 +176,26 @@ class _Fit:
         self.ending = max_iter, float(tol), accelerate
         self.input_means = np.asarray(problem.inputs.mean(axis=0, dtype=np.float64)).ravel()
         n_items = problem.n_items
-        self.found = np.zeros((max_iter, n_items)), np.zeros(n_items, np.intp), np.full(n_items, SETTLED)
+        self.n_sweeps, self.states = np.zeros(n_items, np.intp), np.full(n_items, SETTLED)
+        self.gains: dict[int, NDArray[np.float64]] = {}
+        self.stop = np.zeros(1, np.uint8)
 
     def run(self, n_neighbors: int | None) -> Weights:
         weights, intercept = self._all() if n_neighbors is None else self._few(n_neighbors)
-        objectives, n_sweeps, states = self.found
-        if np.any(states == FALLEN):
-            item = int(np.argmax(states == FALLEN))
+        if np.any(self.states == FALLEN):
+            item = int(np.argmax(self.states == FALLEN))
             raise FallingObjectiveError(
-                f"the objective of item number {item} fell in sweep {n_sweeps[item]}; counts are out of the range of "
-                "their precision (dtype='float64' has more)"
+                f"the objective of item number {item} fell in sweep {self.n_sweeps[item]}, by more than rounding; "
+                "counts or settings are out of the range of their numbers: scale the data, or use target='log1p'"
             )
-        objective = objectives[: n_sweeps.max(initial=0)].sum(axis=1)
-        return Weights(weights, intercept, objective, n_sweeps, bool(np.all(states == SETTLED)))
+        gains = np.sum([self.gains[first] for first in sorted(self.gains)], axis=0)
+        objective = np.cumsum(gains)[1 : self.n_sweeps.max(initial=0) + 1]
+        return Weights(weights, intercept, objective, self.n_sweeps, bool(np.all(self.states == SETTLED)))
+
+    def _records(self, first: int) -> tuple[NDArray[Any], ...]:
+        """Where the regressions from this one on write down how they went."""
+        self.gains[first] = np.zeros(1 + self.ending[0])
+        return self.gains[first], self.n_sweeps, self.states, self.stop
 
     def _all(self) -> tuple[Array, Array]:
         n_items, dtype = self.problem.n_items, self.problem.targets.dtype
@@ -188,7 +210,7 @@ class _Fit:
             block[:, : len(items)], b[: len(items)] = start[items], intercept[items]
             block[items, np.arange(len(items))] = 0
             data = self.rows, self.columns, self.targets
-            fit_lanes(items, *data, *self.law, *self.ending, block, b, *self.found)
+            fit_lanes(items, *data, *self.law, *self.ending, block, b, *self._records(first))
             weights[:, items], intercept[items] = block[:, : len(items)], b[: len(items)]
 
         self._share_out(fit_block, LANES)
@@ -203,15 +225,14 @@ class _Fit:
         def fit_chunk(first: int) -> None:
             last = min(first + CHUNK_ITEMS, n_items)
             bounds, near = self._neighbors(first, last, n_neighbors, popularity)
-            input_means = np.zeros(n_items)
-            input_means[first:last] = np.diff(np.cumsum([0.0, *self.input_means[near]])[bounds[first : last + 1]])
+            rows = np.repeat(np.arange(first, last), np.diff(bounds[first : last + 1]))
+            input_means = np.bincount(rows, self.input_means[near], n_items).astype(np.float64)
             b, start = self.problem.starts(input_means)
             intercept[first:last] = b[first:last]
             own = np.repeat(start[first:last], np.diff(bounds[first : last + 1]))
             data = bounds, near.astype(np.uint32), self.columns, self.targets, self.problem.targets.shape[0]
-            fit_candidates(first, last, *data, *self.law, *self.ending, own, intercept, *self.found)
-            rows = np.repeat(np.arange(first, last) - first, np.diff(bounds[first : last + 1]))
-            blocks[first] = sp.csr_array((own, (rows, near)), shape=(last - first, n_items))
+            fit_candidates(first, last, *data, *self.law, *self.ending, own, intercept, *self._records(first))
+            blocks[first] = sp.csr_array((own, (rows - first, near)), shape=(last - first, n_items))
 
         self._share_out(fit_chunk, CHUNK_ITEMS)
         by_item = sp.vstack([blocks[first] for first in sorted(blocks)], format="csr")
@@ -244,6 +265,7 @@ class _Fit:
                     done.result()
                     self.report(min(n * step, n_items), n_items)
             except BaseException:
+                self.stop[0] = 1  # those at work end after their sweep
                 pool.shutdown(cancel_futures=True)
                 raise
 

@@ -8,6 +8,7 @@ from sklearn.base import BaseEstimator
 
 from nbmf.averaging import Averaged, united
 from nbmf.container import Path, StorageError, read
+from nbmf.likelihood import NegativeBinomial
 from nbmf.recommender import NBMF, PoissonMF
 from nbmf.slim import NBSLIM
 from nbmf.storage import read_average, read_model, read_weights
@@ -29,6 +30,12 @@ def load(path: Path) -> NBMF | PoissonMF | Averaged | NBSLIM:
     if contents.document.get("kind") == "item-item model":
         _, settings, weighted = read_weights(contents)
         _check(path, NBSLIM(), settings)
+        slim = NBSLIM(**{**settings, "input": weighted.input, "target": weighted.target})
+        try:
+            slim._check_settings()
+            NegativeBinomial(weighted.concentration)
+        except (TypeError, ValueError) as error:
+            raise StorageError(f"{path}: {error}") from None
         slim = NBSLIM(**settings)
         slim._become(weighted)
         return slim

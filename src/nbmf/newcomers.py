@@ -41,11 +41,12 @@ class Arriving(Recommending):
 
         Parameters
         ----------
-        counts : a mapping from item ids to counts, for one user; or rows as for `transform`. Of the user of an empty
+        counts : a mapping from item ids to counts, for one user; or Interactions, whose items are matched by their ids;
+            or a matrix, array or data frame of rows with a column for each item of the fit. Of the user of an empty
             mapping nothing is known
         exclude_seen : leave out what is given
         allow, deny : as for `recommend`; mappings name users of `counts`, by their ids or row numbers
-        unknown_items : as for `transform`
+        unknown_items : "error", or "ignore" to leave out items that were not in the fit, with a warning that counts
 
         Returns
         -------

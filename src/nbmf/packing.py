@@ -137,11 +137,22 @@ def unpack_weights(contents: Contents, n_items: int) -> tuple[Array | sp.csr_arr
     """Return what `pack_weights` put in."""
     intercept = _finite(contents, "intercept", n_items)
     if contents.document.get("n_weights") is None:
-        return _finite(contents, "weights", n_items, n_items), intercept
+        return _checked_weights(contents, _finite(contents, "weights", n_items, n_items), intercept)
     n_weights = contents.value("n_weights", int)
     data = _finite(contents, "weights.data", n_weights)
     indices, indptr = _unpack_cells(contents, "weights", n_weights, n_items, n_items)
-    return sp.csr_array((data, indices, indptr), shape=(n_items, n_items)), intercept
+    weights = sp.csr_array((data, indices, indptr), shape=(n_items, n_items))
+    return _checked_weights(contents, weights, intercept)
+
+
+def _checked_weights(
+    contents: Contents, weights: Array | sp.csr_array, intercept: Array
+) -> tuple[Array | sp.csr_array, Array]:
+    if weights.diagonal().any():
+        raise contents.fault("an item has a weight on itself")
+    if weights.dtype != intercept.dtype:
+        raise contents.fault(f"its weights are {weights.dtype} and its intercepts {intercept.dtype}")
+    return weights, intercept
 
 
 def pack_unknown(matrix: sp.csr_array | None, arrays: Arrays) -> dict[str, Any]:

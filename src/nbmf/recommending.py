@@ -32,7 +32,7 @@ class Recommendations:
 
     users : array of user ids
     items : array users × n of item ids; None where fewer than n items were left to recommend
-    scores : array users × n, the expected counts E[y*]; −∞ where there is no item
+    scores : array users × n, the expected counts E[y*], or of NBSLIM the expected targets; −∞ where there is no item
     names : array users × n of the items' names, None where there is no item; or None, if items have no names
 
     Examples
@@ -160,7 +160,7 @@ class Recommending(Founded):
         allow: Chosen = None,
         deny: Chosen = None,
     ) -> Recommendations:
-        """Return the n items of largest expected count for each user, equal scores in the order of the items.
+        """Return the n items of largest score for each user, equal scores in the order of the items.
 
         Parameters
         ----------
@@ -210,7 +210,7 @@ class Recommending(Founded):
         if choice.denied is not None:
             exclude = choice.denied if seen is None else sp.csr_array(_marks(seen) + choice.denied)
         if choice.lists is not None:
-            best, values = _best_listed(scores, n, _left(choice, exclude))
+            best, values = _best_listed(scores, n, _left(choice, exclude), self.n_threads)
         else:
             allowed, threads = choice.allowed, self.n_threads
             best, values = top(scores, n, rows=rows, exclude=exclude, allowed=allowed, n_threads=threads)
@@ -218,7 +218,7 @@ class Recommending(Founded):
         return Recommendations(ids, _taken(self.items_, best), values, names)
 
 
-def _best_listed(scores: Scores, n: int, lists: sp.csr_array) -> Best:
+def _best_listed(scores: Scores, n: int, lists: sp.csr_array, n_threads: int | None) -> Best:
     """Return the n best of the items that each user's row of `lists` stores, equal scores in the order of the items."""
     best = Best(np.full((scores.n_users, n), -1, np.intp), np.full((scores.n_users, n), -np.inf, scores.dtype))
     if isinstance(scores, FactorScores):
@@ -226,7 +226,7 @@ def _best_listed(scores: Scores, n: int, lists: sp.csr_array) -> Best:
         sort_best(*best)
         return best
     values = Entries(lists)
-    walk(scores, np.arange(scores.n_users), [values])
+    walk(scores, np.arange(scores.n_users), [values], n_threads=n_threads)
     for user in range(scores.n_users):
         own = slice(lists.indptr[user], lists.indptr[user + 1])
         items, found = lists.indices[own], values.scores[own]

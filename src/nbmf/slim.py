@@ -8,13 +8,14 @@ from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from nbmf.container import Path
 from nbmf.explaining import Alike, Explanation, one_place
-from nbmf.fitted import Weighted
+from nbmf.fitted import BLOCK_CELLS, Weighted
 from nbmf.forecasting import Predictive
 from nbmf.inference.run import Ending
+from nbmf.intake import check_range
 from nbmf.interactions import Ids, Interactions
 from nbmf.item_items import Regressions, fit, fit_plainly
 from nbmf.likelihood import NegativeBinomial
@@ -31,8 +32,14 @@ FORMS: dict[str, Callable[[Array], Array]] = {
     "binary": np.ones_like,
     "counts": lambda counts: counts,
 }
-FEW_ITEMS = 5000  # up to which every item may be every other's neighbour
+FEW_ITEMS, FEW_USERS = 5000, 300_000  # up to which every item may be every other's neighbour
 NEIGHBORS = 200
+
+
+def formed(counts: sp.csr_array, form: str, dtype: DTypeLike) -> sp.csr_array:
+    """Return the counts in one of FORMS."""
+    values = FORMS[form](counts.data.astype(np.float64)).astype(dtype)
+    return sp.csr_array((values, counts.indices, counts.indptr), shape=counts.shape)
 
 
 class NBSLIM(Arriving):
@@ -49,8 +56,9 @@ class NBSLIM(Arriving):
     penalty : ρ, the rate of the exponential prior on the weights; a neighbour that few users have counts for less
     input : x, "log1p" (ln(1 + y)), "binary" (whether there is a count) or "counts"
     target : t, likewise; scores are expected targets, and expected counts only for "counts"
-    n_neighbors : most neighbours of an item, those that most often go with it; None, all others; "auto", all in data of
-        up to 5,000 items and 200 beyond
+    n_neighbors : most neighbours of an item, those that most often go with it; None, all others, which takes memory for
+        n_items² weights and 192 numbers a user and thread; "auto", all for up to 5,000 items and 300,000 users, 200 for
+        more
     max_iter : most sweeps
     tol : an item stops when a sweep adds no more than this to its own objective, in nats
     accelerate : take longer steps as long as they raise the objective: the same objective in two thirds of the sweeps
@@ -125,23 +133,17 @@ class NBSLIM(Arriving):
     def _fit(self, X: Any) -> Weighted:
         self._check_settings()
         users, items, matrix = self._take(X)
-        problem = Regressions(
-            self._formed(matrix, self.input), self._formed(matrix, self.target), self.concentration, self.penalty
-        )
+        x, t = (formed(matrix, form, self.dtype) for form in (self.input, self.target))
+        problem = Regressions(x, t, float(self.concentration), float(self.penalty))
+        ending: dict[str, Any] = {"max_iter": self.max_iter, "tol": self.tol, "accelerate": self.accelerate}
+        ending["n_neighbors"] = self._most_neighbors(*matrix.shape)
         name, quiet = type(self).__name__, not self.verbose
         with RunsProgress(name, what="items", pause=QUIET_SECONDS, quiet=quiet) as progress:
             if self.backend == "reference":
-                found = fit_plainly(problem, self.max_iter, self.tol)
+                found = fit_plainly(problem, **ending)
             else:
-                found = fit(
-                    problem,
-                    self.max_iter,
-                    self.tol,
-                    n_neighbors=self._most_neighbors(len(items)),
-                    accelerate=self.accelerate,
-                    n_threads=self.n_threads,
-                    report=lambda done, total: progress.report(done, total, done / total),
-                )
+                show: Callable[[int, int], None] = lambda done, total: progress.report(done, total, done / total)  # noqa: E731
+                found = fit(problem, **ending, n_threads=self.n_threads, report=show)
         return Weighted(
             users=users,
             items=items,
@@ -150,6 +152,9 @@ class NBSLIM(Arriving):
             ending=Ending.CONVERGED if found.settled else Ending.MAX_ITER,
             item_names=X.item_names if isinstance(X, Interactions) else None,
             has_feature_names=hasattr(self, "feature_names_in_"),
+            input=self.input,
+            target=self.target,
+            concentration=float(self.concentration),
             weights=found.weights,
             intercept=found.intercept,
         )
@@ -158,7 +163,9 @@ class NBSLIM(Arriving):
         """Take over what a fit has found, this one or that of a model file."""
         self._note(fitted)
         self.weights_, self.intercept_ = fitted.weights, fitted.intercept
-        self.concentration_ = self.concentration
+        self.__dict__.pop("concentration_", None)
+        if fitted.target == "counts":  # else it is not the law of counts
+            self.concentration_ = fitted.concentration
 
     def score_items(self, rows: NDArray[np.intp]) -> Array:
         """Return the scores of the users in these rows of the data of the fit for all items: len(rows) × n_items."""
@@ -201,9 +208,9 @@ class NBSLIM(Arriving):
     def _reasons(self, user: Any, column: int, taken: sp.csr_array) -> Explanation:
         found = self._found
         columns, counts = taken.indices, taken.data
-        x = self._formed(taken, self.input).data.astype(np.float64)
+        x = formed(taken, found.input, np.float64).data
         contributions = x * self._column(column)[columns]
-        order = np.lexsort((-counts, -contributions))
+        order = np.lexsort((-counts.astype(np.float64), -contributions))
         names = None if found.item_names is None else found.item_names[columns[order]]
         item = found.items[column : column + 1].tolist()[0]
         parts, prior = contributions[order], float(found.intercept[column])
@@ -214,15 +221,15 @@ class NBSLIM(Arriving):
         """Return the n items most like one: those that speak for it and for which it speaks, √(B_ji B_ij).
 
         The root of the product of both weights: a popular item has large weights from all others and gives small ones,
-        and the product is free of that. Equal ones are in the order of the items; at most 1 by far most often.
+        and the product is free of that. Fewer than n where fewer have both weights; equal ones are in the order of the
+        items.
         """
         if not isinstance(n, Integral) or n < 1:
             raise ValueError(f"n is {n!r}; ask for at least 1")
         found = self._found
         place = one_place(found.item_lookup, item, "similar_items of one item")
         mutual = np.sqrt(self._column(place) * self._row_of_weights(place))
-        mutual[place] = -1
-        near = np.argsort(-mutual, kind="stable")[: min(int(n), len(mutual) - 1)]
+        near = np.argsort(-mutual, kind="stable")[: min(int(n), np.count_nonzero(mutual))]
         names = None if found.item_names is None else found.item_names[near]
         return Alike(found.items[near], mutual[near], names)
 
@@ -241,13 +248,14 @@ class NBSLIM(Arriving):
         return self._law(np.zeros(len(columns), np.intp), columns, μ)
 
     def _law(self, users: Ids, columns: NDArray[np.intp], μ: Array) -> Predictive:
-        if self.target != "counts":
+        found = self._found
+        if found.target != "counts":
             raise ValueError(
-                f"target is {self.target!r}, so the model is one of {self.target} targets; fit with target='counts' to "
-                "get the law of counts"
+                f"the model was fitted with target={found.target!r}, so it knows no law of counts; fit with "
+                "target='counts'"
             )
-        law = NegativeBinomial(self.concentration)
-        return Predictive(users, self._found.items[columns], μ.astype(np.float64)[None, :], law)
+        law = NegativeBinomial(found.concentration)
+        return Predictive(users, found.items[columns], μ.astype(np.float64)[None, :], law)
 
     def score(self, X: Any, y: None = None) -> float:
         """Return the mean over the cells of X of ln p(t), larger is better: how well each item is told by the others.
@@ -255,8 +263,8 @@ class NBSLIM(Arriving):
         No cell's own count is among what it is told by. A density of counts only for target="counts"; that of another
         target has no unit, so compare only models with the same target.
         """
-        matrix = self._rows(X)[1]
-        law, targets = NegativeBinomial(self.concentration), self._formed(matrix, self.target)
+        matrix, found = self._rows(X)[1], self._found
+        law, targets = NegativeBinomial(found.concentration), formed(matrix, found.target, np.float64)
         nothing = sp.csr_array(matrix.shape, dtype=np.int8)
         scores = self._scores_of(matrix)
         total = log_probabilities(law, scores, targets, nothing, n_threads=self.n_threads)
@@ -276,23 +284,30 @@ class NBSLIM(Arriving):
 
     def _expected(self, counts: sp.csr_array) -> Array:
         """μ of rows of counts for all items."""
-        products = self._formed(counts, self.input) @ self._found.weights
+        found = self._found
+        products = formed(counts, found.input, found.intercept.dtype) @ found.weights
         dense = products.toarray() if sp.issparse(products) else products
-        return np.asarray(dense + self._found.intercept)
+        return np.asarray(dense + found.intercept)
+
+    def _rows(self, X: Any, unknown_items: str = "error") -> tuple[Ids, sp.csr_array]:
+        ids, matrix = super()._rows(X, unknown_items)
+        check_range(matrix, self._found.intercept.dtype)
+        return ids, matrix
+
+    def _row(self, counts: Mapping[Any, Any], unknown_items: str) -> sp.csr_array:
+        row = super()._row(counts, unknown_items)
+        check_range(row, self._found.intercept.dtype)
+        return row
 
     def _intensities(self, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Array:
         few, row = np.unique(rows, return_inverse=True)
-        step = max(1, 4_000_000 // len(self._found.items))
-        found = np.empty(len(rows), self._found.intercept.dtype)
-        for start in range(0, len(few), step):
-            inside = (row >= start) & (row < start + step)
+        step = max(1, BLOCK_CELLS // len(self._found.items))
+        found, order = np.empty(len(rows), self._found.intercept.dtype), np.argsort(row, kind="stable")
+        bounds = np.searchsorted(row[order], np.arange(0, len(few) + step, step))
+        for n, start in enumerate(range(0, len(few), step)):
+            inside = order[bounds[n] : bounds[n + 1]]
             found[inside] = self.score_items(few[start : start + step])[row[inside] - start, columns[inside]]
         return found
-
-    def _formed(self, counts: sp.csr_array, form: str) -> sp.csr_array:
-        """The counts, their logarithms, or ones."""
-        values = FORMS[form](counts.data.astype(np.float64)).astype(self.dtype)
-        return sp.csr_array((values, counts.indices, counts.indptr), shape=counts.shape)
 
     def _column(self, item: int) -> NDArray[np.float64]:
         """What speaks for an item, from all items."""
@@ -306,23 +321,27 @@ class NBSLIM(Arriving):
         found = weights[[item]].toarray().ravel() if sp.issparse(weights) else weights[item]
         return np.asarray(found, np.float64)
 
-    def _most_neighbors(self, n_items: int) -> int | None:
+    def _most_neighbors(self, n_users: int, n_items: int) -> int | None:
         if self.n_neighbors == "auto":
-            return None if n_items <= FEW_ITEMS else NEIGHBORS
+            return None if n_items <= FEW_ITEMS and n_users <= FEW_USERS else NEIGHBORS
         return self.n_neighbors if self.n_neighbors is None else int(self.n_neighbors)
 
     def _check_settings(self) -> None:
         self._check_common()
+        if not isinstance(self.concentration, Real):
+            raise ValueError(f"concentration is {self.concentration!r}; it must be a positive number")
         NegativeBinomial(self.concentration)
-        if not isinstance(self.penalty, Real) or not 0 <= float(self.penalty) < np.inf:
+        if not isinstance(self.penalty, Real) or not 0 <= float(self.penalty) < 1e30:
             raise ValueError(f"penalty is {self.penalty!r}; it must be a number from 0")
+        if not isinstance(self.accelerate, bool | np.bool_):
+            raise ValueError(f"accelerate is {self.accelerate!r}; it must be True or False")
         for name in ("input", "target"):
-            if getattr(self, name) not in FORMS:
+            if getattr(self, name) not in list(FORMS):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(map(repr, FORMS))}")
         if self.backend not in ("auto", "cpu", "reference"):
             raise ValueError(f"backend is {self.backend!r}; it must be 'auto', 'cpu' or 'reference'")
         if self.n_neighbors not in ("auto", None) and (
-            not isinstance(self.n_neighbors, Integral) or int(self.n_neighbors) < 1
+            not isinstance(self.n_neighbors, Integral) or isinstance(self.n_neighbors, bool) or self.n_neighbors < 1
         ):
             raise ValueError(
                 f"n_neighbors is {self.n_neighbors!r}; it must be a whole number from 1, None for all items, or 'auto'"

@@ -19,6 +19,7 @@ from nbmf.packing import (
     pack_factor,
     pack_ids,
     pack_model,
+    pack_number,
     pack_settings,
     pack_ties,
     pack_unknown,
@@ -27,6 +28,7 @@ from nbmf.packing import (
     unpack_factors,
     unpack_ids,
     unpack_model,
+    unpack_number,
     unpack_settings,
     unpack_ties,
     unpack_unknown,
@@ -88,6 +90,9 @@ def write_weights(path: Path, name: str, settings: dict[str, Any], fitted: Weigh
         "version": VERSION,
         "written_by": f"nbmf {version('nbmf')}",
         **_pack_basis(name, WEIGHT_CLASSES, settings, fitted, arrays),
+        "input": fitted.input,
+        "target": fitted.target,
+        "concentration": pack_number(fitted.concentration),
         **pack_weights(fitted.weights, fitted.intercept, arrays),
     }
     write(path, document, arrays)
@@ -98,7 +103,15 @@ def read_weights(source: Path | Contents) -> tuple[str, dict[str, Any], Weighted
     contents = _upgraded(open_as("item-item model", source, VERSION))
     name, basis = _unpack_basis(contents, WEIGHT_CLASSES)
     weights, intercept = unpack_weights(contents, len(basis["items"]))
-    return name, unpack_settings(contents), Weighted(**basis, weights=weights, intercept=intercept)
+    weighted = Weighted(
+        **basis,
+        input=contents.value("input", str),
+        target=contents.value("target", str),
+        concentration=unpack_number(contents, "concentration"),
+        weights=weights,
+        intercept=intercept,
+    )
+    return name, unpack_settings(contents), weighted
 
 
 def read_model(source: Path | Contents) -> tuple[str, dict[str, Any], Fitted]:
@@ -210,7 +223,7 @@ def open_as(kind: str, source: Path | Contents, version: int) -> Contents:
             "average": loaded,
             "checkpoint": "fit(X, resume=path) goes on from it",
         }
-        raise StorageError(f"{contents.path}: is a {found}, not a {kind}; {remedy.get(found, 'name another file')}")
+        raise StorageError(f"{contents.path}: holds a {found}, no {kind}; {remedy.get(found, 'name another file')}")
     if not 1 <= number <= version:
         raise StorageError(
             f"{contents.path}: is a {kind} of format version {number}; this nbmf reads those up to {version}, "

@@ -108,6 +108,8 @@ def tune(
         raise TypeError(
             f"data is a {type(data).__name__}; tune takes Interactions, as nbmf.read_interactions makes them"
         )
+    if "n_components" not in estimator().get_params(deep=False):
+        raise TypeError(f"tune looks for components, which {estimator.__name__} has not; nbmf compare --tune tunes it")
     given = dict(settings or {})
     train, valid = data.split(test_fraction, seed=seed)
     EarlyStopping(train, valid, metric=metric)  # names a wrong metric before the search

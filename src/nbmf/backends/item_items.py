@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from nbmf.backends.elementary import log, log1p
+from nbmf.backends.elementary import log1p
 from nbmf.backends.kernels import RUN, compiled
 
 LANES = 64  # 1.0 ns for 16 numbers, against 1.5 with 32 lanes and 2.2 with 16
 GOING, SETTLED, FALLEN = 0, 1, 2
-ROUNDING = 8  # units in the last place, of the size of the objective's terms
+ROUNDING = RUN  # units in the last place that a sum of RUN terms may lose, of the size of the objective's terms
 
 
 @compiled
@@ -88,9 +88,9 @@ def _expect(  # type: ignore[no-untyped-def]
             μ = max(intensity[user, k], least)
             shares[user, k] = t / μ
             exposure[user, k] += t / (α + μ)
-            term = t * (log(np.float64(μ * scale)) - log1p(np.float64(μ * scale)))
-            objective[k] += term
-            size[k] += abs(term)
+            term = t * log1p(np.float64(α) / np.float64(μ))
+            objective[k] -= term
+            size[k] += term
     for user in range(len(intensity)):
         for k in range(LANES):
             intensity[user, k] = log1p(intensity[user, k] * scale)
@@ -128,7 +128,7 @@ def _update(  # type: ignore[no-untyped-def]
 @compiled
 def fit_lanes(  # type: ignore[no-untyped-def]
     items, rows, columns, targets, concentration, penalty, constants, max_iter, tol, stretch,
-    weights, intercepts, objectives, n_sweeps, states,
+    weights, intercepts, gains, n_sweeps, states, stop,
 ):  # fmt: skip
     """Fit some items, at most LANES, on all others.
 
@@ -137,7 +137,8 @@ def fit_lanes(  # type: ignore[no-untyped-def]
     tol : an item stops when a sweep adds no more than this to its objective
     stretch : multiply by the 3/2-th power of the ratio until the objective falls by that
     weights : n_items × LANES, B as it starts and as it ends, 0 where an item meets itself; intercepts : LANES
-    objectives : max_iter × n_items, set to each item's objective after each sweep, the last one for ever after
+    gains : 1 + max_iter numbers, to which the objective of the start and what each sweep adds are added
+    stop : one number; when another thread sets it, the fit ends where it is
 
     An item whose objective fell by more than rounding has the state FALLEN.
     """
@@ -160,11 +161,10 @@ def fit_lanes(  # type: ignore[no-untyped-def]
                 for j in range(n_items):
                     weights[j, k] /= np.sqrt(ratio[j, k]) if ratio[j, k] > 0 else dtype.type(1)
                 stretched[k], now = False, before[k]
-            if sweep:
-                objectives[sweep - 1 :, item] = now
-                n_sweeps[item] = sweep
+            gains[sweep] += now - (before[k] if sweep else 0.0)
+            n_sweeps[item] = sweep
             before[k], moves[k] = now, states[item] == GOING and not back
-        if sweep == max_iter or not np.any(states[items] == GOING):
+        if sweep == max_iter or stop[0] or not np.any(states[items] == GOING):
             return
         _update(items, columns, penalty, exposure, shares, moves, stretched, ratio, allocated, weights, intercepts)
 
@@ -217,10 +217,10 @@ def _expect_touched(  # type: ignore[no-untyped-def]
         t, μ = counts[p], max(intensity[p], least)
         shares[p] = t / μ
         exposure[p] += t / (α + μ)
-        term = t * (log(np.float64(μ * scale)) - log1p(np.float64(μ * scale)))
+        term = t * log1p(np.float64(α) / np.float64(μ))
         sum_shares += t / μ
-        objective += term
-        size += abs(term)
+        objective -= term
+        size += term
     sum_exposures, zeros = n_others * α / (α + intercept), n_others * log1p(np.float64(intercept * scale))
     for user in range(len(intensity)):
         intensity[user] = log1p(intensity[user] * scale)
@@ -253,22 +253,22 @@ def _update_touched(  # type: ignore[no-untyped-def]
 
 @compiled
 def fit_candidates(  # type: ignore[no-untyped-def]
-    start, stop, bounds, neighbours, columns, targets, n_users, concentration, penalty, constants, max_iter, tol,
-    stretch, weights, intercepts, objectives, n_sweeps, states,
+    start, end, bounds, neighbours, columns, targets, n_users, concentration, penalty, constants, max_iter, tol,
+    stretch, weights, intercepts, gains, n_sweeps, states, stop,
 ):  # fmt: skip
-    """Fit items `start` to `stop`, each on its own neighbours: those of item i are neighbours[bounds[i] : bounds[i+1]].
+    """Fit items `start` to `end`, each on its own neighbours: those of item i are neighbours[bounds[i] : bounds[i+1]].
 
     weights : one for each neighbour, B as it starts and as it ends; the others are as in `fit_lanes`, item by item
     """
     dtype, longest, most = weights.dtype, 0, 0
-    for item in range(start, stop):
+    for item in range(start, end):
         near = neighbours[bounds[item] : bounds[item + 1]]
         longest, most = max(longest, np.sum(columns[0][near + 1] - columns[0][near])), max(most, len(near))
     place = np.full(n_users, -1, np.int32)  # of a user among those that the item's regression touches
     touched, local = np.empty(n_users, np.int32), np.empty(longest, np.uint32)
     intensity, exposure, shares = np.empty(n_users, dtype), np.empty(n_users, dtype), np.zeros(n_users, dtype)
     ratio = np.ones(most, dtype)
-    for item in range(start, stop):
+    for item in range(start, end):
         own, near = weights[bounds[item] : bounds[item + 1]], neighbours[bounds[item] : bounds[item + 1]]
         counts = targets[2][targets[0][item] : targets[0][item + 1]]
         n = _touch(item, near, columns, targets, place, touched, local)
@@ -284,11 +284,10 @@ def fit_candidates(  # type: ignore[no-untyped-def]
                 for j in range(len(near)):
                     own[j] /= np.sqrt(ratio[j]) if ratio[j] > 0 else dtype.type(1)
                 stretched, now = False, before
-            if sweep:
-                objectives[sweep - 1 :, item] = now
-                n_sweeps[item] = sweep
+            gains[sweep] += now - (before if sweep else 0.0)
+            n_sweeps[item] = sweep
             before = now
-            if states[item] != GOING or sweep == max_iter:
+            if states[item] != GOING or sweep == max_iter or stop[0]:
                 break
             if not back:
                 _update_touched(near, columns, local, penalty, *parts[1:], stretched, ratio, own)

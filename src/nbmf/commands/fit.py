@@ -90,7 +90,7 @@ def fit(
     """Fit a model to DATA and write it to a file.
 
     DATA is a csv, tsv, txt (also .gz, .zst) or parquet file with a user, an item and perhaps a count in each row.
-    Ctrl-C writes the model of the last finished sweep.
+    Ctrl-C writes the model of the last finished sweep (of nbslim: nothing).
     """
     if resume and checkpoint is None:
         raise click.UsageError("--resume needs to know where from: give --checkpoint FILE")

@@ -92,9 +92,9 @@ fit_options = together(
     click.option(
         "--concentration",
         metavar="α",
-        show_default="1",
+        show_default="1; of nbslim 3",
         type=click.FloatRange(0, min_open=True),
-        help="Of the model nbmf: small forgives bursts, large is close to Poisson.",
+        help="Of the models nbmf and nbslim: small forgives bursts, large is close to Poisson.",
     ),
     click.option(
         "--seed",
