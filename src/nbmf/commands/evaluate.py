@@ -11,11 +11,13 @@ import click
 from nbmf.commands.options import (
     JUDGED,
     check_concentration,
+    check_slim,
     data_argument,
     data_options,
     fit_options,
     json_option,
     make_model,
+    make_slim,
     read_data,
     split_data,
     split_options,
@@ -31,10 +33,11 @@ if TYPE_CHECKING:
 @data_argument
 @click.option(
     "--model",
-    type=click.Choice(JUDGED),
+    type=click.Choice((*JUDGED, "nbslim")),
     default="nbmf",
     show_default=True,
-    help="Negative binomial, Poisson, Poisson on whether there is a count, or each item's number of users.",
+    help="Negative binomial, Poisson, Poisson on whether there is a count, each item's number of users, or weights "
+    "between items.",
 )
 @click.option(
     "--model-file",
@@ -81,7 +84,10 @@ def evaluate(
     """
     if test is not None and model_file is not None:
         raise click.UsageError("with --model-file the test is DATA; leave out --test")
-    check_concentration((model,), concentration)
+    if model == "nbslim":
+        check_slim("components", "max_iter", "tol")
+    else:
+        check_concentration((model,), concentration)
     with sentences():
         import nbmf  # noqa: PLC0415
 
@@ -131,6 +137,8 @@ def fit_named(
     tol: float,
 ) -> Any:
     """Return a fitted model; Ctrl-C ends the command."""
+    if name == "nbslim":
+        return make_slim(concentration).fit(train)
     if name == "popularity":
         from nbmf.experiments.rivals import Popularity  # noqa: PLC0415 (numba takes a second to import)
 

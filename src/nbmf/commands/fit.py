@@ -13,18 +13,19 @@ import click
 from nbmf.commands.options import (
     MODELS,
     check_concentration,
+    check_slim,
     data_argument,
     data_options,
     fit_options,
     json_option,
     make_model,
+    make_slim,
     read_data,
 )
 from nbmf.commands.terminal import end_interrupted, sentences, show, show_json
 
 if TYPE_CHECKING:
     from nbmf.interactions import Interactions
-    from nbmf.slim import NBSLIM
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
@@ -95,7 +96,7 @@ def fit(
     if resume and checkpoint is None:
         raise click.UsageError("--resume needs to know where from: give --checkpoint FILE")
     if model == "nbslim":
-        _check_slim()
+        check_slim("components", "seed", "max_iter", "tol", "checkpoint", "checkpoint_every", "resume")
     else:
         check_concentration((model,), concentration)
     _check_files({"DATA": data, "--output": output, "--checkpoint": checkpoint})
@@ -112,7 +113,7 @@ def fit(
         watch = Stopwatch()
         estimator: Any
         if model == "nbslim":
-            estimator = _slim(concentration).fit(found)
+            estimator = make_slim(concentration).fit(found)
         else:
             estimator = make_model(model, components, concentration, seed, max_iter, tol).fit(
                 found,
@@ -125,21 +126,6 @@ def fit(
         if estimator.ending_ == "interrupted":
             further = f"; with --checkpoint {checkpoint} --resume it goes on" if checkpoint else ""
             end_interrupted(f"{output} holds the model of sweep {estimator.n_iter_}{further}")
-
-
-def _check_slim() -> None:
-    """Refuse settings that item–item weights have not, if they were given."""
-    context = click.get_current_context()
-    for name in ("components", "seed", "max_iter", "tol", "checkpoint", "checkpoint_every", "resume"):
-        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
-            raise click.UsageError(f"--{name.replace('_', '-')} is not a setting of the model nbslim; leave it out")
-
-
-def _slim(concentration: float | None) -> NBSLIM:
-    import nbmf  # noqa: PLC0415
-
-    own: dict[str, Any] = {} if concentration is None else {"concentration": concentration}
-    return nbmf.NBSLIM(verbose=True, **own)
 
 
 def _check_files(files: dict[str, str | None]) -> None:

@@ -10,6 +10,7 @@ import click
 if TYPE_CHECKING:
     from nbmf.interactions import Interactions
     from nbmf.recommender import NBMF, PoissonMF
+    from nbmf.slim import NBSLIM
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -165,6 +166,22 @@ def make_model(
     if name == "nbmf":
         return nbmf.NBMF(components, concentration=1.0 if concentration is None else concentration, **common)
     return nbmf.PoissonMF(components, binarize=name == "binary", **common)
+
+
+def make_slim(concentration: float | None) -> NBSLIM:
+    """Return the estimator of weights between items, which shows its progress."""
+    import nbmf  # noqa: PLC0415
+
+    own: dict[str, Any] = {} if concentration is None else {"concentration": concentration}
+    return nbmf.NBSLIM(verbose=True, **own)
+
+
+def check_slim(*names: str) -> None:
+    """Refuse settings that weights between items have not, if they were given; `names` are those of the command."""
+    context = click.get_current_context()
+    for name in names:
+        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
+            raise click.UsageError(f"--{name.replace('_', '-')} is not a setting of the model nbslim; leave it out")
 
 
 def check_concentration(models: tuple[str, ...], concentration: float | None) -> None:

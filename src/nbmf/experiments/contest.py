@@ -221,7 +221,7 @@ def run_contest(
     ----------
     train, test : with the same users and items; the trials are given nothing of `test`
     path : the folder of the rows; one that holds part of this contest is gone on with, one of other data is refused
-    n_workers : trials at a time; None: one a core
+    n_workers : trials at a time, from 1; None: one a core
     report : called after each fit
     """
     folder = FitsFolder.open(Path(path), _what(train, test, contest), METRICS)
