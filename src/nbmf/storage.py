@@ -223,10 +223,16 @@ def open_as(kind: str, source: Path | Contents, version: int) -> Contents:
             "average": loaded,
             "checkpoint": "fit(X, resume=path) goes on from it",
         }
-        raise StorageError(f"{contents.path}: holds a {found}, no {kind}; {remedy.get(found, 'name another file')}")
+        raise StorageError(
+            f"{contents.path}: is {_one(found)}, not {_one(kind)}; {remedy.get(found, 'name another file')}"
+        )
     if not 1 <= number <= version:
         raise StorageError(
             f"{contents.path}: is a {kind} of format version {number}; this nbmf reads those up to {version}, "
             "so install a newer nbmf"
         )
     return contents
+
+
+def _one(kind: str) -> str:
+    return f"an {kind}" if kind[:1] in "aeiou" else f"a {kind}"
