@@ -204,7 +204,7 @@ class Founded(BaseEstimator):  # type: ignore[misc]
                 f"n_threads is {self.n_threads!r}; it must be a whole number from 1, or None for all cores"
             )
         if not isinstance(self.tol, Real) or not self.tol >= 0:
-            raise ValueError(f"tol is {self.tol!r}; it must be 0 (never stop early) or a small positive number")
+            raise ValueError(f"tol is {self.tol!r}; it must be 0 (never stop early) or a positive number")
         if not any(self.dtype == dtype for dtype in (np.float32, np.float64, "float32", "float64")):
             raise ValueError(f"dtype is {self.dtype!r}; it must be 'float32' or 'float64'")
 

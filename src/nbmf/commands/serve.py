@@ -20,9 +20,11 @@ from nbmf.commands.options import (
     MODELS,
     Decorator,
     check_concentration,
+    check_slim,
     data_options,
     fit_options,
     make_model,
+    make_slim,
     read_data,
     together,
 )
@@ -104,7 +106,7 @@ def serve(model: str, **options: Any) -> None:
     show_default="items.parquet beside DATA, if there is one",
     help="Parquet file with a column item and the items' names.",
 )
-@click.option("--model", type=click.Choice(MODELS), default="nbmf", show_default=True, help="What to fit.")
+@click.option("--model", type=click.Choice((*MODELS, "nbslim")), default="nbmf", show_default=True, help="What to fit.")
 @fit_options
 @data_options
 @click.option("--no-browser", is_flag=True, show_default="open it", help="Only tell the address.")
@@ -155,10 +157,16 @@ def _fit(
     """Fit a model and write it down."""
     from nbmf.container import check_place  # noqa: PLC0415
 
-    check_concentration((model,), concentration)
+    if model == "nbslim":
+        check_slim("components", "seed", "max_iter", "tol")
+    else:
+        check_concentration((model,), concentration)
     check_place(path)
     found = _groceries() if data is None else _named(data, names, read_data(data, time=None, **reading))
-    fit_and_keep(make_model(model, components, concentration, seed, max_iter, tol), found, path)
+    if model == "nbslim":
+        make_slim(concentration).fit(found).save(path)
+    else:
+        fit_and_keep(make_model(model, components, concentration, seed, max_iter, tol), found, path)
     click.echo(f"{path}: written", err=True)
 
 

@@ -53,9 +53,11 @@ class Views:
         """Which questions this model has an answer to."""
         model = self.model
         has_factors = hasattr(model, "user_factors_") and hasattr(model, "item_factors_")
-        asked = ("explain", "explain_for", "predictive", "predictive_for", "recommend_for")
+        asked = ("explain", "explain_for", "recommend_for", "similar_items", "similar_users")
+        knows_law = hasattr(model, "concentration_")  # of counts; item–item models of other targets do not
         return {
-            **{name: hasattr(model, name) for name in (*asked, "similar_items", "similar_users")},
+            **{name: hasattr(model, name) for name in asked},
+            **{name: knows_law and hasattr(model, name) for name in ("predictive", "predictive_for")},
             # exposures of a Poisson model are all 1
             "exposures": hasattr(model, "exposures") and hasattr(model, "exposure_"),
             "factors": has_factors,
@@ -349,7 +351,7 @@ class Views:
 
     def _need(self, ability: str) -> None:
         if not self.abilities[ability]:
-            raise NoAnswerError(f"this model, a {type(self.model).__name__}, has no answer to that: {ability}")
+            raise NoAnswerError(f"this model ({type(self.model).__name__}) has no answer to that: {ability}")
 
     def _user(self, text: str) -> Any:
         return _known(self.users, text)
