@@ -153,7 +153,7 @@ class Founded(BaseEstimator):  # type: ignore[misc]
 
     def _scores(self) -> Scores:
         """The scores of all users of the fit for all items."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} scores nothing")
 
     def _note(self, fitted: Basis) -> None:
         """Show what was fitted and how that went, as every fitted estimator does."""

@@ -71,7 +71,7 @@ class Arriving(Recommending):
 
     def _scores_of(self, counts: sp.csr_array | None) -> Scores:
         """The scores of new users with these rows of counts, for all items; None: of one of whom nothing is known."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} scores nobody new")
 
     def _rows(self, X: Any, unknown_items: str = "error") -> tuple[Ids, sp.csr_array]:
         """Return the ids of rows of counts, and the counts with a column for each item of the fit."""

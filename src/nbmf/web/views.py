@@ -21,8 +21,7 @@ Plain = dict[str, Any]
 
 QUICK_CELLS = 2_000_000  # items × factors that one user's scores take less than a millisecond of
 MOST_PLACED = 20_000  # items on the map: those that most users took
-MOST_FACTORS = 200  # on cards: those that explain most
-SHOWN_OF_FACTOR = 8  # items and users on a card
+MOST_FACTORS, SHOWN_OF_FACTOR = 200, 8  # on cards: those that explain most; items and users on one
 
 
 class UnknownIdError(Exception):
