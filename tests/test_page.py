@@ -124,7 +124,7 @@ def test_every_view_loads_and_can_be_heard_and_fits_the_screen(served, visit, dr
     for view, part in parts.items():
         page.click(f"#views a[data-view={view}]")
         page.wait_for_selector(part)
-        page.wait_for_function("!document.querySelector('main .loading')")
+        page.wait_for_selector("main .loading", state="detached")
         page.wait_for_timeout(150)
         found = page.evaluate(LAWS)
         assert found == LAWFUL, view
