@@ -71,7 +71,7 @@ def sparse_passes() -> None:
     for law, tied in ((Poisson(), None), (NegativeBinomial(1.0), ties)):
         expectation = backend.expect(counts, W, H, law, tied)
         users = seconds(lambda law=law, tied=tied: backend.expect(counts, W, H, law, tied))
-        items = seconds(lambda expectation=expectation: backend.sum_by_item(counts, expectation, W.mean))
+        items = seconds(lambda expectation=expectation: backend.sum_by_item(counts, expectation, W))
         rows = 1 if tied is None else 2  # factor rows gathered a non-zero and side
         gathered = 2 * rows * matrix.nnz * N_COMPONENTS * 4
         print(

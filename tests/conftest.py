@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import hypothesis.extra.numpy as hnp
@@ -14,8 +16,23 @@ from hypothesis import strategies as st
 
 import nbmf
 
+if not Path("/dev/nvidiactl").exists():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels for a GPU are then interpreted, where Triton is installed
+
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True, max_examples=40)
 hypothesis.settings.load_profile("tests")
+
+
+def gpus() -> list[Any]:
+    """The gpu backend in every form that runs here: its plain passes, and its kernels on a GPU or interpreted."""
+    if find_spec("torch") is None:
+        return [pytest.param(None, marks=pytest.mark.skip(reason="PyTorch is not installed"))]
+    from nbmf.backends.gpu import Gpu
+
+    if find_spec("triton") is None:
+        reason = "Triton is not installed, so its kernels are not run, nor interpreted"
+        return [Gpu(kernels="torch"), pytest.param(None, marks=pytest.mark.skip(reason=reason))]
+    return [Gpu(kernels="torch"), Gpu(kernels="triton")]
 
 
 @pytest.fixture(scope="session")

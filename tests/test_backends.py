@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import literal
-from conftest import count_matrices, small_matrix
+from conftest import count_matrices, gpus, small_matrix
 from nbmf.backends import Sums, make_backend
 from nbmf.backends.cpu import Cpu
 from nbmf.backends.elementary import exp, log, log1p
@@ -19,7 +19,7 @@ from nbmf.likelihood import NegativeBinomial, Poisson
 from nbmf.model import total_log_base
 from nbmf.ties import Ties, tie_items
 
-BACKENDS = [Cpu(n_threads=2)]
+BACKENDS = [Cpu(n_threads=2), *gpus()]
 LAWS = [Poisson(), NegativeBinomial(0.3), NegativeBinomial(10.0)]
 PRIOR = Prior(0.8, 1.3)
 
@@ -45,15 +45,20 @@ def ties_of(n_items, n_clusters, seed=1):
     return Ties(np.random.default_rng(seed).integers(0, n_clusters, n_items).astype(np.int32), n_clusters)
 
 
+def on_host(values):
+    """Sums as NumPy sees them, wherever a backend keeps them."""
+    return values.cpu().numpy() if hasattr(values, "cpu") else values
+
+
 def assert_same(backend, counts, users, items, law, ties, rtol, atol=0.0):
     ours, plain = (b.expect(counts, users, items, law, ties) for b in (backend, Reference()))
     total = counts.total
     assert ours.log_evidence == pytest.approx(plain.log_evidence, rel=rtol, abs=rtol * (1 + total))
-    user_means = users.mean * np.float32(1.5)  # CAVI hands over the new means
-    by_item = [b.sum_by_item(counts, e, user_means) for b, e in ((backend, ours), (Reference(), plain))]
+    newer = Point(users.mean * users.mean.dtype.type(1.5))  # CAVI hands over the new means
+    by_item = [b.sum_by_item(counts, e, newer) for b, e in ((backend, ours), (Reference(), plain))]
     for mine, reference in ((ours.user_sums, plain.user_sums), by_item):
-        np.testing.assert_allclose(mine.allocated, reference.allocated, rtol=rtol, atol=1e-30)
-        exposed = np.broadcast_to(mine.exposed, reference.exposed.shape)
+        np.testing.assert_allclose(on_host(mine.allocated), reference.allocated, rtol=rtol, atol=1e-30)
+        exposed = np.broadcast_to(on_host(mine.exposed), reference.exposed.shape)
         np.testing.assert_allclose(exposed, reference.exposed, rtol=rtol, atol=atol)
 
 
@@ -90,9 +95,9 @@ def test_unknown_cells_are_not_zeros(backend, law, n_clusters, dtype):
     ties = ties_of(20, n_clusters) if n_clusters else None
     rtol = 1e-12 if dtype == "float64" else 3e-6
     assert_same(backend, counts, users, items, law, ties, rtol, atol=rtol * 10)
-    sums = backend.expect(counts, users, items, law, ties).user_sums
-    assert np.all(sums.allocated[4] == 0)
-    np.testing.assert_allclose(np.broadcast_to(sums.exposed, users.mean.shape)[4], 0, atol=rtol * 10)
+    allocated, exposed = (on_host(values) for values in backend.expect(counts, users, items, law, ties).user_sums)
+    assert np.all(allocated[4] == 0)
+    np.testing.assert_allclose(np.broadcast_to(exposed, users.mean.shape)[4], 0, atol=rtol * 10)
 
 
 def test_unknown_cells_are_literally_left_out():
@@ -175,7 +180,7 @@ def test_reference_is_literal(ties):
     q = Reference().conditional(PRIOR, expectation.user_sums)
     np.testing.assert_allclose([q.shape, q.rate], [shape, rate], rtol=1e-12)
     shape, rate = literal.update_h(Y, φ, a, W.mean, PRIOR.shape, PRIOR.rate)
-    q = Reference().conditional(PRIOR, Reference().sum_by_item(counts, expectation, W.mean))
+    q = Reference().conditional(PRIOR, Reference().sum_by_item(counts, expectation, W))
     np.testing.assert_allclose([q.shape, q.rate], [shape, rate], rtol=1e-12)
     uncollapsed = literal.elbo(Y, φ, a, (W.shape, W.rate), (H.shape, H.rate), α, *[PRIOR.shape, PRIOR.rate] * 2)
     collapsed = expectation.log_evidence + law.log_base(Y).sum() - W.divergence(PRIOR) - H.divergence(PRIOR)
@@ -231,7 +236,7 @@ def test_same_bits_for_any_number_of_threads(law, n_clusters, dtype):
         backend = Cpu(n_threads)
         expectation = backend.expect(counts, *start, law, ties)
         users = backend.conditional(PRIOR, expectation.user_sums)
-        items = backend.conditional(PRIOR, backend.sum_by_item(counts, expectation, users.mean))
+        items = backend.conditional(PRIOR, backend.sum_by_item(counts, expectation, users))
         after = backend.expect(counts, users, items, law, ties)
         seen.append([users.mean, items.geometric_mean, items.row_entropies, np.array(after.log_evidence)])
     for other in seen[1:]:

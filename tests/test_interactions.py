@@ -130,7 +130,7 @@ def test_counts_lie_both_ways(matrix, block_users):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nbmf.counts.BLOCK_USERS", block_users)
         counts = Counts.of(Interactions.from_matrix(matrix).matrix, np.dtype(np.float64))
-    assert len(counts.by_item) == -(-len(matrix) // block_users)
+        assert len(counts.by_item) == -(-len(matrix) // block_users)
     back = np.zeros_like(matrix)
     for n, block in enumerate(counts.by_item):
         items = np.repeat(np.arange(matrix.shape[1]), np.diff(block.indptr))

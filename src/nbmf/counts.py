@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from nbmf.interactions import Ids, Interactions, canonical
 
 BLOCK_USERS = 16_896
+SMALL_COUNT = 1e6  # below which a table of how often each is there is small
 UNKNOWN = -1.0  # in the place of a count
 
 
@@ -23,12 +24,9 @@ class Counts:
     Attributes
     ----------
     by_user : csr_array, users × items, floating point, canonical, no stored zero; UNKNOWN in a cell that is left out
-    by_item : csr_arrays, items × users of one block of BLOCK_USERS users each: where the transpose has non-zeros
-        there; the values are their positions in `by_user`. A walk over a block finds its users' factors in the cache.
     """
 
     by_user: sp.csr_array
-    by_item: tuple[sp.csr_array, ...]
 
     @classmethod
     def of(cls, matrix: sp.csr_array, dtype: np.dtype[Any], unknown: sp.csr_array | None = None) -> Counts:
@@ -38,13 +36,28 @@ class Counts:
         by_user = sp.csr_array(
             (matrix.data.astype(dtype, copy=False), matrix.indices, matrix.indptr), shape=matrix.shape
         )
-        blocks = range(0, max(matrix.shape[0], 1), BLOCK_USERS)
-        return cls(by_user, tuple(_transposed_positions(matrix, start) for start in blocks))
+        return cls(by_user)
+
+    @cached_property
+    def by_item(self) -> tuple[sp.csr_array, ...]:
+        """The transpose, in csr_arrays of items × users of one block of BLOCK_USERS users each.
+
+        The values are the non-zeros' positions in `by_user`. A walk over a block finds its users' factors in the cache.
+        Made when first asked for: a backend may have a way of its own.
+        """
+        blocks = range(0, max(self.by_user.shape[0], 1), BLOCK_USERS)
+        return tuple(_transposed_positions(self.by_user, start) for start in blocks)
 
     @cached_property
     def values(self) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
         """The different counts, and how often each is there."""
-        return np.unique(self.by_user.data[self.by_user.data > 0].astype(np.float64), return_counts=True)
+        stored = self.by_user.data
+        if len(stored) and stored.max() < SMALL_COUNT and np.all(np.rint(stored) == stored):  # sorting takes far longer
+            times = np.bincount(np.maximum(stored, 0).astype(np.intp))
+            times[:1] = 0  # of unknown cells
+            values = np.flatnonzero(times)
+            return values.astype(np.float64), times[values]
+        return np.unique(stored[stored > 0].astype(np.float64), return_counts=True)
 
     @property
     def cells(self) -> tuple[NDArray[np.intp], NDArray[Any], NDArray[np.float64]]:

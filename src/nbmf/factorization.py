@@ -19,7 +19,7 @@ from nbmf.checkpoints import Checkpoints, Origin, read_checkpoint, resumed
 from nbmf.container import Path, StorageError
 from nbmf.counts import Counts, take_unknown
 from nbmf.explaining import Explaining
-from nbmf.factors import Prior
+from nbmf.factors import Point, Prior
 from nbmf.fitted import Fitted, dots
 from nbmf.forecasting import Forecasting
 from nbmf.growing import Growing
@@ -33,7 +33,6 @@ from nbmf.likelihood import Likelihood, Poisson
 from nbmf.model import Model, State, begin
 from nbmf.progress import Progress
 from nbmf.storage import write_model
-from nbmf.ties import tie_items
 
 Array = NDArray[np.floating[Any]]
 
@@ -60,6 +59,12 @@ class CountFactorization(Growing, Explaining, Forecasting):
     def _n_ties(self, matrix: sp.csr_array) -> int | None:
         """Number of item clusters whose unseen cells share an exposure; None ties nothing."""
         return None
+
+    def _work(self, matrix: sp.csr_array, n_ties: int | None) -> float:
+        """Products a sweep: over the non-zeros, or over all cells where each has its own exposure."""
+        every_cell = not isinstance(self._likelihood(), Poisson) and n_ties is None
+        cells = float(matrix.shape[0]) * matrix.shape[1] if every_cell else float(matrix.nnz)
+        return cells * self.n_components
 
     def _learned(self) -> Learned:
         """Which hyper-parameters follow the data."""
@@ -130,7 +135,8 @@ class CountFactorization(Growing, Explaining, Forecasting):
         likelihood = self._likelihood()
         users, items, matrix = self._take(X)
         rng = check_random_state(self.random_state)
-        backend = make_backend(self.backend, self.n_threads)
+        n_ties = self._n_ties(matrix)
+        backend = make_backend(self.backend, self.n_threads, self._work(matrix, n_ties))
         left_out = take_unknown(unknown, users, items)
         counts = Counts.of(self._prepare(matrix), np.dtype(self.dtype), left_out)
         saved = checkpoints = None
@@ -140,15 +146,14 @@ class CountFactorization(Growing, Explaining, Forecasting):
                 saved, rng = read_checkpoint(resume, origin, self.max_iter)
             if checkpoint is not None:
                 checkpoints = Checkpoints(checkpoint, checkpoint_every, origin, rng)
-        n_ties = self._n_ties(matrix)
-        tie = partial(tie_items, n_clusters=n_ties, rng=rng) if n_ties else None
+        tie = partial(backend.cluster, n_clusters=n_ties, rng=rng) if n_ties else None
         model = Model(likelihood, Prior(self.user_shape, self.user_shape), Prior(self.item_shape, self.item_shape))
 
         def start() -> State:
             if saved is not None:
                 return resumed(saved, counts, backend)
             W, H = self._start(matrix.shape, rng)
-            return begin(model, counts, backend, W, H, tie(H) if tie else None)
+            return begin(model, counts, backend, W, H, tie(Point(H)) if tie else None)
 
         with Progress(type(self).__name__, self.max_iter, quiet=not self.verbose) as progress:
             found = run(
@@ -172,8 +177,8 @@ class CountFactorization(Growing, Explaining, Forecasting):
             items=items,
             counts=matrix,
             model=kept.state.model,
-            user_posterior=kept.state.users,
-            item_posterior=kept.state.items,
+            user_posterior=kept.state.users.on_host(),
+            item_posterior=kept.state.items.on_host(),
             objective=np.array(kept.objectives),
             ending=found.ending,
             exposure=None if isinstance(likelihood, Poisson) else "tied" if n_ties else "exact",

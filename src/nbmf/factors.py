@@ -30,6 +30,13 @@ class Factor(Protocol):
     def total(self) -> float:
         """Σ⟨x⟩ over all entries."""
 
+    @property
+    def dimensions(self) -> tuple[int, int]:
+        """Rows and K."""
+
+    def on_host(self) -> Factor:
+        """Return the same with arrays in NumPy's memory: itself, unless a backend keeps its own."""
+
 
 @dataclass(frozen=True)
 class Point:
@@ -51,6 +58,16 @@ class Point:
     def total(self) -> float:
         """Σ of the values, in double precision."""
         return float(self.value.sum(dtype=np.float64))
+
+    @property
+    def dimensions(self) -> tuple[int, int]:
+        """Rows and K."""
+        n_rows, n_components = self.value.shape
+        return n_rows, n_components
+
+    def on_host(self) -> Point:
+        """Return itself."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -95,9 +112,19 @@ class Gamma:
         """Σ⟨x⟩ over all entries."""
         return float(self.row_means.sum())
 
+    @property
+    def dimensions(self) -> tuple[int, int]:
+        """Rows and K."""
+        n_rows, n_components = self.mean.shape
+        return n_rows, n_components
+
+    def on_host(self) -> Gamma:
+        """Return itself."""
+        return self
+
     def divergence(self, prior: Prior) -> float:
         """KL(q‖prior) = −entropy − ⟨ln prior⟩, summed over all entries."""
-        n_rows, n_components = self.mean.shape
+        n_rows, n_components = self.dimensions
         rate = np.broadcast_to(np.asarray(prior.rate, np.float64).ravel(), n_rows)
         log_normalizer = n_components * (prior.shape * np.log(rate) - gammaln(prior.shape))
         expected_log_prior = log_normalizer + (prior.shape - 1) * self.row_logs - rate * self.row_means

@@ -189,8 +189,8 @@ class Growing(Newcomers):
         done = run(self._algorithm(), state, counts, backend, max_iter=sweeps, tol=0)
         return replace(
             found,
-            user_posterior=done.state.users,
-            item_posterior=done.state.items,
+            user_posterior=done.state.users.on_host(),
+            item_posterior=done.state.items.on_host(),
             model=done.state.model,
             objective=np.array(done.objectives),
             ending=done.ending,

@@ -119,4 +119,4 @@ def revive(state: State, counts: Counts, backend: Backend) -> State:
 def with_item_rate(model: Model, items: Factor) -> Model:
     """Return the model with the β^H that maximizes the ELBO, α^H IK / Σ⟨h_ik⟩: Eq. (update_hyper), corrected."""
     shape = model.item_prior.shape
-    return replace(model, item_prior=Prior(shape, shape * items.mean.size / items.total))
+    return replace(model, item_prior=Prior(shape, shape * math.prod(items.dimensions) / items.total))

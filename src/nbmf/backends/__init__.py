@@ -5,15 +5,17 @@ A backend knows no algorithm; outside `reference` it stores no users × items an
 
 from __future__ import annotations
 
+import warnings
+from importlib.util import find_spec
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nbmf.counts import Counts
-from nbmf.factors import Factor, Gamma, Prior
+from nbmf.factors import Factor, Gamma, Point, Prior
 from nbmf.likelihood import Likelihood
-from nbmf.ties import Ties
+from nbmf.ties import Ties, tie_items
 
 Array = NDArray[np.floating[Any]]
 
@@ -56,8 +58,8 @@ class Backend(Protocol):
     ) -> Expectation:
         """Infer allocations and exposures from the factors; `ties=None` gives every cell its own exposure."""
 
-    def sum_by_item(self, counts: Counts, expectation: Any, user_means: Array) -> Sums:
-        """Sum what this backend's `expect` found over each item's cells, with the given users' means."""
+    def sum_by_item(self, counts: Counts, expectation: Any, users: Factor) -> Sums:
+        """Sum what this backend's `expect` found over each item's cells, with the means of users perhaps newer."""
 
     def slopes(self, counts: Counts, expectation: Any, group: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return ∂/∂α and ∂²/∂α² of the log-evidence at the intensities of an expectation.
@@ -68,14 +70,72 @@ class Backend(Protocol):
     def conditional(self, prior: Prior, sums: Sums) -> Gamma:
         """Return Gamma(prior shape + allocated, prior rate + exposed) with its moments: Eqs. (update_w), (update_h)."""
 
+    def quotient(self, factor: Factor, sums: Sums) -> Point:
+        """Return allocated / exposed: Eqs. (nmfW), (nmfH); entries of the factor stay where nothing is exposed."""
 
-def make_backend(name: str, n_threads: int | None = None) -> Backend:
-    """Return the backend of that name; "auto" is the fastest that runs here."""
+    def cluster(self, items: Factor, n_clusters: int, rng: np.random.RandomState) -> Ties:
+        """Tie items that are alike."""
+
+
+class OnHost:
+    """What backends with NumPy's arrays share."""
+
+    def quotient(self, factor: Factor, sums: Sums) -> Point:
+        """Return allocated / exposed, which is the old value times the ratio of sums that the paper prints.
+
+        Where nothing is exposed (the other side's column is 0) no value changes the likelihood: the old one stays.
+        """
+        value, exposed = factor.mean, np.broadcast_to(sums.exposed, factor.mean.shape)
+        return Point(np.divide(sums.allocated, exposed, out=value.copy(), where=exposed > 0))
+
+    def cluster(self, items: Factor, n_clusters: int, rng: np.random.RandomState) -> Ties:
+        """Tie items that are alike by k-means on their means."""
+        return tie_items(items.mean, n_clusters, rng)
+
+
+PAYS_ON_A_GPU = 5e7
+"""Products a sweep (non-zeros × K, or cells × K for exact exposures) from which copying to a GPU and back pays."""
+
+
+def make_backend(name: str, n_threads: int | None = None, work: float = 0.0) -> Backend:
+    """Return the backend of that name; "auto" is the fastest for so many products a sweep that runs here.
+
+    "gpu" without a GPU runs by PyTorch on the CPU, for trying out, and warns; "gpu-bf16" has the fastest exact pass, in
+    half the digits (docs/scale.md).
+    """
+    if name in ("gpu", "gpu-bf16"):
+        return _make_gpu("bf16" if name == "gpu-bf16" else "float32")
     from nbmf.backends.cpu import Cpu  # noqa: PLC0415 (numba is slow to import)
     from nbmf.backends.reference import Reference  # noqa: PLC0415
 
+    if name == "auto" and work >= PAYS_ON_A_GPU and _has_gpu():
+        return _make_gpu("float32")
     if name in ("auto", "cpu"):
         return Cpu(n_threads)
     if name == "reference":
         return Reference()
-    raise ValueError(f"backend is {name!r}; it must be 'auto', 'cpu' or 'reference'")
+    raise ValueError(f"backend is {name!r}; it must be 'auto', 'cpu', 'gpu', 'gpu-bf16' or 'reference'")
+
+
+def _has_gpu() -> bool:
+    """Whether PyTorch and Triton are installed and find a GPU; importing them takes a second or two."""
+    if find_spec("torch") is None or find_spec("triton") is None:
+        return False
+    import torch  # noqa: PLC0415
+
+    return bool(torch.cuda.is_available())
+
+
+def _make_gpu(precision: str) -> Backend:
+    if find_spec("torch") is None:
+        raise ModuleNotFoundError("backend='gpu' needs PyTorch, which is not installed: pip install 'nbmf[gpu]'")
+    from nbmf.backends.gpu import Gpu  # noqa: PLC0415 (torch is slow to import)
+
+    if not _has_gpu():
+        warnings.warn(
+            "backend='gpu' finds no GPU that PyTorch and Triton can use, so PyTorch computes on the CPU, slower than "
+            "backend='cpu'",
+            stacklevel=4,
+        )
+        return Gpu(device="cpu", precision=precision)
+    return Gpu(precision=precision)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import digamma, polygamma
 from threadpoolctl import ThreadpoolController
 
-from nbmf.backends import Sums, kernels, tiles
+from nbmf.backends import OnHost, Sums, kernels, tiles
 from nbmf.counts import Counts
 from nbmf.factors import Factor, Gamma, Prior
 from nbmf.likelihood import Likelihood, Poisson
@@ -65,7 +65,7 @@ class SparseExpectation:
 
 
 @dataclass(frozen=True)
-class Cpu:
+class Cpu(OnHost):
     """Threads on one machine; `n_threads=None` takes as many as numba does."""
 
     n_threads: int | None = None
@@ -120,9 +120,9 @@ class Cpu:
         total = float(log_evidence.sum())
         return SparseExpectation(users, items, likelihood, ties, shares, excess, unseen, user_sums, total)
 
-    def sum_by_item(self, counts: Counts, expectation: SparseExpectation, user_means: Array) -> Sums:
+    def sum_by_item(self, counts: Counts, expectation: SparseExpectation, users: Factor) -> Sums:
         """Sum the same allocations and exposures for each item, Eq. (update_h)."""
-        users, items, ties = expectation.users, expectation.items, expectation.ties
+        before, items, ties, user_means = expectation.users, expectation.items, expectation.ties, users.mean
         allocated, excess = np.zeros_like(items.mean), expectation.excess
         if excess is None:
             exposed = self._sum_rows(user_means)[None, :].astype(user_means.dtype)
@@ -135,18 +135,18 @@ class Cpu:
 
         def walk(block: sp.csr_array, start: int) -> Callable[[int, int], None]:
             rows = slice(start, start + block.shape[1])
-            table = self._side_by_side(users.geometric_mean[rows], None if excess is None else user_means[rows])
+            table = self._side_by_side(before.geometric_mean[rows], None if excess is None else user_means[rows])
             arguments = (expectation.shares, excess, table, items.geometric_mean, allocated, exposed)
             return partial(_call, kernels.sum_rows, (*_walk(block), *arguments))
 
         starts = np.cumsum([0, *(block.shape[1] for block in counts.by_item)]).tolist()
         if excess is not None and ties is None:
             walks = map(walk, counts.by_item, starts)
-            by_user, by_item = _concentrations(expectation.likelihood, len(users.mean), users.mean.dtype)
+            by_user, by_item = _concentrations(expectation.likelihood, len(before.mean), before.mean.dtype)
             if by_item is None and np.ndim(expectation.likelihood.concentration) == 0:
                 by_item = np.full(len(items.mean), by_user[0])
             αs = (by_item, by_user if by_item is None else None)
-            self._expose_unseen(items.mean, users.mean, user_means, αs, exposed, None, *walks)
+            self._expose_unseen(items.mean, before.mean, user_means, αs, exposed, None, *walks)
         else:
             for block, start in zip(counts.by_item, starts[:-1], strict=True):
                 self._share_out(block.indptr, walk(block, start))

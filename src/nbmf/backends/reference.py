@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import digamma, gammaln, xlogy
 
-from nbmf.backends import Sums
+from nbmf.backends import OnHost, Sums
 from nbmf.counts import Counts
 from nbmf.factors import Factor, Gamma, Prior
 from nbmf.likelihood import Likelihood, NegativeBinomial
@@ -37,7 +37,7 @@ class DenseExpectation:
 
 
 @dataclass(frozen=True)
-class Reference:
+class Reference(OnHost):
     """Dense NumPy; for small data and for tests."""
 
     def expect(
@@ -65,11 +65,11 @@ class Reference:
         log_evidence[unknown], exposure[unknown] = 0, 0
         return DenseExpectation(users, items, likelihood, share, exposure, float(log_evidence.sum(dtype=np.float64)))
 
-    def sum_by_item(self, counts: Counts, expectation: DenseExpectation, user_means: Array) -> Sums:
+    def sum_by_item(self, counts: Counts, expectation: DenseExpectation, users: Factor) -> Sums:
         """Return the two sums of Eq. (update_h)."""
         share, exposure = expectation.share, expectation.exposure
         allocated = expectation.items.geometric_mean * (share.T @ expectation.users.geometric_mean)
-        return Sums(allocated, exposure.T @ user_means)
+        return Sums(allocated, exposure.T @ users.mean)
 
     def slopes(
         self, counts: Counts, expectation: DenseExpectation, group: str

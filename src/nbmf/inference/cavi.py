@@ -24,7 +24,7 @@ class CAVI:
         ties, log_base = state.ties, state.log_base
         model = with_priors(state.model, state.users, state.items, self.learned)
         users = backend.conditional(model.user_prior, state.inferred.user_sums)  # Eq. (update_w)
-        item_sums = backend.sum_by_item(counts, state.inferred, users.mean)
+        item_sums = backend.sum_by_item(counts, state.inferred, users)
         items = backend.conditional(model.item_prior, item_sums)  # Eq. (update_h)
         if self.learned.concentration:
             return observe_learning(model, state, counts, backend, users, items, self.learned)

@@ -6,6 +6,7 @@ sweep with them ascends like one without.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,12 +62,12 @@ def with_priors(model: Model, users: Factor, items: Factor, learned: Learned) ->
 def _row_rates(shape: float, factor: Factor) -> Array:
     """β = shape K/Σ_k⟨x⟩ for each row: where the ELBO's prior terms are largest; rows × 1."""
     sums = factor.row_means if isinstance(factor, Gamma) else factor.mean.sum(axis=1, dtype=np.float64)
-    return np.asarray(shape * factor.mean.shape[1] / np.maximum(sums, np.finfo(np.float32).tiny))[:, None]
+    return np.asarray(shape * factor.dimensions[1] / np.maximum(sums, np.finfo(np.float32).tiny))[:, None]
 
 
 def _with_shape(prior: Prior, factor: Gamma) -> Prior:
     """Solve ψ(shape) = mean of ln β + ⟨ln x⟩, where the ELBO's prior terms are largest, by Newton's method."""
-    target = float(np.mean(np.log(prior.rate))) + float(factor.row_logs.sum()) / factor.mean.size
+    target = float(np.mean(np.log(prior.rate))) + float(factor.row_logs.sum()) / math.prod(factor.dimensions)
     # ψ(s) is about ln(s − ½) for large s and −1/s for small
     shape = np.exp(target) + 0.5 if target > -2.2 else 1 / (digamma(1) - target)
     for _ in range(NEWTON_STEPS):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from nbmf.backends import Backend
 from nbmf.counts import Counts
+from nbmf.factors import Factor
 from nbmf.model import State, retie
 from nbmf.ties import REFRESHED_AFTER, Ties
 
@@ -118,13 +119,13 @@ def run(
     *,
     max_iter: int,
     tol: float,
-    tie: Callable[[Array], Ties] | None = None,
+    tie: Callable[[Factor], Ties] | None = None,
     resume: Snapshot | None = None,
     watch: Callable[[Snapshot], bool | None] = lambda snapshot: None,
 ) -> Run:
     """Sweep until the objective's relative increase is below `tol` (the paper's τ), or `max_iter` times.
 
-    `tie` makes ties from the items' means: they are refreshed after the sweeps `ties.REFRESHED_AFTER`, and a run that
+    `tie` makes ties from the items: they are refreshed after the sweeps `ties.REFRESHED_AFTER`, and a run that
     would stop before the last of those refreshes once more instead and goes on with what it got. With `resume` the run
     goes on from there, `state` being its state with allocations and exposures. `watch` is called after each sweep;
     True ends the run. Ctrl-C ends it with the last finished sweep.
@@ -145,7 +146,7 @@ def run(
             handed = [state]
             del state
             if tie is not None and pending and (settled or last.sweep == pending[0]):
-                handed.append(retie(handed.pop(), tie(last.item_factors), counts, backend))
+                handed.append(retie(handed.pop(), tie(last.state.items), counts, backend))
                 pending = () if settled else pending[1:]
             before = handed[0].objective
             state = algorithm.step(handed.pop(), counts, backend)

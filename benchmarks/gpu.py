@@ -1,0 +1,282 @@
+"""One sweep of the full Taste Profile's size on one GPU: seconds of each pass beside its floors; kernels' settings.
+
+    PYTHONPATH=src python benchmarks/gpu.py [--quick] [--tune]
+
+The data are simulated on the device: 1,019,318 users × 384,546 items, 46 million non-zeros, popularity ~ rank^-0.8.
+Floors: `once` is every table, index and result moved once at the bandwidth measured here; `gather` is a row of the
+other side brought from memory for every non-zero, as if nothing were in the cache. Every part runs on its own: one that
+fails prints why and the others go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+import traceback
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from nbmf.backends import gpu as gpu_module
+from nbmf.backends import triton_passes as passes
+from nbmf.backends.gpu import Gpu
+from nbmf.counts import Counts
+from nbmf.factors import Point, Prior
+from nbmf.inference.cavi import CAVI
+from nbmf.inference.mm import MM
+from nbmf.inference.run import run
+from nbmf.likelihood import NegativeBinomial, Poisson
+from nbmf.model import Model, begin
+
+N_USERS, N_ITEMS, N_DRAWS, K, N_CLUSTERS = 1_019_318, 384_546, 48_400_000, 64, 64
+MODEL = Model(NegativeBinomial(1.0), Prior(1.0, 1.0), Prior(1.0, 1.0))
+
+
+def simulate(n_users, n_items, n_draws, seed=0):
+    """Return a csr_array of counts: skewed users and items, bursty counts."""
+    draw = torch.Generator("cuda").manual_seed(seed)
+    activity = torch.randn(n_users, device="cuda", generator=draw).mul(1.1).exp().double()
+    popularity = torch.arange(1, n_items + 1, device="cuda").double().pow(-0.8)
+    popularity = popularity[torch.randperm(n_items, device="cuda", generator=draw)]
+    pairs = []
+    for weights in (activity, popularity):
+        upto = torch.cumsum(weights, 0)
+        draws = torch.rand(n_draws, device="cuda", dtype=torch.float64, generator=draw) * upto[-1]
+        pairs.append(torch.searchsorted(upto, draws).clamp_max(len(upto) - 1))
+    cells = torch.unique(pairs[0] * n_items + pairs[1])
+    bursts = torch.rand(len(cells), device="cuda", generator=draw).clamp_min(1e-6)
+    counts = bursts.pow(-0.6).floor().clamp_max(2000).int()
+    indptr = torch.zeros(n_users + 1, dtype=torch.int64, device="cuda")
+    indptr[1:] = torch.cumsum(torch.bincount(cells // n_items, minlength=n_users), 0)
+    columns = (cells % n_items).int().cpu().numpy()
+    return sp.csr_array((counts.cpu().numpy(), columns, indptr.int().cpu().numpy()), shape=(n_users, n_items))
+
+
+def seconds(function, repeats=7, warm=2):
+    """Median time of a call on the device."""
+    for _ in range(warm):
+        function()
+    found = []
+    for _ in range(repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        function()
+        end.record()
+        torch.cuda.synchronize()
+        found.append(start.elapsed_time(end) / 1e3)
+    return statistics.median(found)
+
+
+def part(name, function, *arguments):
+    """Do one part of the work; what goes wrong is printed and does not stop the others."""
+    begun = time.perf_counter()
+    try:
+        return function(*arguments)
+    except Exception:
+        print(f"FAILED {name}\n{traceback.format_exc()[-1500:]}", flush=True)
+        return None
+    finally:
+        torch.cuda.synchronize()
+        print(f"  [{name}: {time.perf_counter() - begun:.1f} s]", flush=True)
+
+
+def ceilings():
+    """Bandwidth of a copy, and the rate of a bf16 product."""
+    tables = [torch.rand(1 << 30, device="cuda") for _ in range(2)]
+    bandwidth = 2 * tables[0].nbytes / seconds(lambda: tables[0].copy_(tables[1]))
+    tables.clear()
+    a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    rate = 2 * 8192**3 / seconds(lambda: a @ a)
+    print(f"copy {bandwidth / 1e12:.2f} TB/s, bf16 product {rate / 1e12:.0f} TFLOP/s")
+    return bandwidth, rate
+
+
+def time_walks(data, W, H, of_users):
+    """Milliseconds of the users' allocation and sums, if wanted, and of the items' sums."""
+    shares = torch.rand_like(data.values)
+    times = [seconds(lambda: passes.sum_items(data, shares, W, shares, W), 5)]
+    if of_users:
+        times.append(seconds(lambda: passes.allocate(data, W, H, 1e-25, True), 5))
+        times.append(seconds(lambda: passes.sum_users(data, shares, H), 5))
+    return " ".join(f"{1e3 * t:.2f}" for t in times)
+
+
+def tune_walks(matrix, W, H):
+    """Settings of the walks over the non-zeros."""
+    counts = Counts.of(matrix, np.dtype(np.float32))
+    for longest, block in ((256, 0), (512, 0), (128, 0), (256, 65_536), (256, 131_072), (256, 262_144)):
+        gpu_module.LONGEST_RUN = longest
+        data = Gpu(block=block)._resident(counts)
+        settings = ((16, 1), (8, 1), (32, 1), (16, 2), (32, 2), (32, 4)) if (longest, block) == (256, 0) else ((16, 1),)
+        for step, warps in settings:
+            passes.STEP, passes.WARPS = step, warps
+            text = time_walks(data, W, H, not block)
+            print(
+                f"  run {longest} block {block} step {step} warps {warps}: {text} ms (items, users, sums)", flush=True
+            )
+    gpu_module.LONGEST_RUN, passes.STEP, passes.WARPS = 256, 16, 1
+
+
+def tune_rows(data, W, sizes, labels, α):
+    """Settings of the clusters' and the posteriors' kernels."""
+    excess = torch.rand_like(data.values)
+    kernel = passes.kernels.tie_rows
+    for step, warps in ((32, 4), (16, 1), (32, 1), (32, 2), (64, 4)):
+        mass, logs = torch.rand(len(W), N_CLUSTERS, device="cuda") * 1e3, torch.empty(len(W), device="cuda").double()
+        settings = {"C": N_CLUSTERS, "BLOCK_C": N_CLUSTERS, "STEP": step, "num_warps": warps}
+        arguments = (data.indptr, data.columns, data.values, labels, sizes, α, excess, mass, logs)
+        time_of = seconds(lambda a=arguments, s=settings: kernel[(len(W),)](*a, **s), 5)
+        print(f"  tie: step {step} warps {warps}: {1e3 * time_of:.2f} ms", flush=True)
+    for rows in (2, 4, 8):
+        passes.ROWS_OF_GAMMAS = rows
+        rates = torch.ones(1, 1, device="cuda")
+        time_of = seconds(lambda rates=rates: passes.gamma_moments(1.0, rates, W, W), 5)
+        print(f"  gamma: {rows} rows, 4 warps: {1e3 * time_of:.2f} ms", flush=True)
+    passes.ROWS_OF_GAMMAS = 4
+
+
+def tune_tiles(W, H, rate):
+    """Settings of the exact pass, on a share of the users; milliseconds for all of them."""
+    n = 132 * 128 * 2
+    rows, α = W[:n].contiguous(), torch.ones(n, device="cuda")
+    exact = passes.torch_passes.expose_tiles(rows[:2048].double(), H.double(), H.double(), α[:2048].double(), None,
+                                             logs=True, sums=True)  # fmt: skip
+    floor = 4.0 * len(W) * len(H) * K / rate
+    print(f"  floor of a side at the bf16 product's rate: {1e3 * floor:.0f} ms")
+    options = {
+        "bf16": [(128, 64, 8, 3, 8), (128, 64, 4, 3, 8), (128, 128, 8, 3, 8), (128, 64, 8, 3, 1), (128, 128, 8, 2, 1),
+                 (64, 128, 4, 3, 8), (128, 64, 8, 4, 8), (256, 64, 8, 3, 8)],
+        "tf32": [(128, 64, 8, 2, 8), (128, 64, 8, 3, 8)],
+        "tf32x3": [(128, 64, 8, 2, 8), (64, 64, 4, 2, 8), (128, 32, 8, 2, 8)],
+    }  # fmt: skip
+    for kind, all_settings in options.items():
+        precision = {"tf32x3": "float32"}.get(kind, kind)
+        for settings in all_settings:
+            passes.TILES[kind] = settings
+            try:
+                times = [
+                    seconds(lambda logs=logs, p=precision: passes.expose_tiles(
+                        rows, H, H, α, None, logs=logs, sums=True, precision=p), 3, 1) * len(W) / n
+                    for logs in (True, False)
+                ]  # fmt: skip
+                some = passes.expose_tiles(rows[:2048], H, H, α[:2048], None, logs=True, sums=True, precision=precision)
+                off = float(((some[0] - exact[0]).abs() / exact[0]).max()), float(some[1] / exact[1] - 1)
+                print(f"  {kind} {settings}: {1e3 * times[0]:.0f} ms, without logarithms {1e3 * times[1]:.0f} ms; "
+                      f"sums off by {off[0]:.1e}, logarithms by {off[1]:.1e}", flush=True)  # fmt: skip
+            except Exception as error:
+                print(f"  {kind} {settings}: {type(error).__name__} {str(error)[:200]}", flush=True)
+
+
+def sweeps(matrix, start, algorithm, model, backend, tied, n=12):
+    """Median seconds of a sweep, as in a fit: the objective comes back to the host each time."""
+    counts = Counts.of(matrix, np.dtype(np.float32))
+    users, items = (Point(values) for values in start)
+    ties = backend.cluster(items, N_CLUSTERS, np.random.RandomState(0)) if tied else None
+    state = begin(model, counts, backend, users.value, items.value, ties)
+    found = []
+    for _ in range(n + 3):
+        begun = time.perf_counter()
+        state = algorithm.step(state, counts, backend)
+        torch.cuda.synchronize()
+        found.append(time.perf_counter() - begun)
+    memory = torch.cuda.max_memory_allocated() / 1e9
+    return statistics.median(found[3:]), state.objective, memory
+
+
+def passes_of_a_sweep(matrix, start, bandwidth):
+    """Milliseconds of each pass of a tied sweep beside its floors."""
+    counts, backend = Counts.of(matrix, np.dtype(np.float32)), Gpu()
+    data = backend._resident(counts)
+    W, H = (torch.from_numpy(values).cuda() for values in start)
+    ties = backend.cluster(Point(start[1]), N_CLUSTERS, np.random.RandomState(0))
+    labels, sizes, members = backend._clusters(ties, torch.float32)
+    α, nnz, row = torch.ones(len(W), device="cuda"), matrix.nnz, 4 * K
+    S = backend._sum_clusters(H, members, sizes)
+    shares = passes.allocate(data, W, H, 1e-25, True)[0]
+    excess, unseen, _ = passes.tie(data, W, H, W @ S.T, sizes, labels, α)
+    users, items, clusters = row * len(W), row * len(H), 4 * N_CLUSTERS * len(W)
+    table = [
+        ("allocate, users", lambda: passes.allocate(data, W, H, 1e-25, True), 12 * nnz + 2 * users + items, nnz * row),
+        ("means · cluster sums", lambda: W @ S.T, users + clusters, 0),
+        ("tie", lambda: passes.tie(data, W, H, unseen.clone(), sizes, labels, α),
+         24 * nnz + users + items + 4 * clusters, nnz * row),
+        ("expose, users", lambda: passes.sum_users(data, excess, H), 8 * nnz + users + items, nnz * row),
+        ("expose clusters, users", lambda: torch.addmm(W, unseen, S).clamp_min_(0), clusters + 3 * users, 0),
+        ("posterior, users", lambda: passes.gamma_moments(1.0, torch.ones(1, 1, device="cuda"), W, W), 4 * users, 0),
+        ("sums, items", lambda: passes.sum_items(data, shares, W, excess, W), 16 * nnz + 2 * users + 2 * items,
+         2 * nnz * row),
+        ("clusters, items", lambda: backend._sum_rows(W, unseen), users + clusters, 0),
+        ("posterior, items", lambda: passes.gamma_moments(1.0, torch.ones(1, 1, device="cuda"), H, H), 4 * items, 0),
+        ("k-means", lambda: backend.cluster(Point(start[1]), N_CLUSTERS, np.random.RandomState(0)), 0, 0),
+    ]  # fmt: skip
+    print(f"  {'pass':24} {'ms':>7} {'once':>7} {'gather':>7}")
+    for name, function, once, gathered in table:
+        print(f"  {name:24} {1e3 * seconds(function):7.2f} {1e3 * once / bandwidth:7.2f} "
+              f"{1e3 * gathered / bandwidth:7.2f}", flush=True)  # fmt: skip
+    return data, W, sizes, labels, α
+
+
+def whole_fit(matrix, start, n_sweeps=100):
+    """Host arrays → a hundred tied sweeps, ties refreshed as in a fit → host factors."""
+    begun = time.perf_counter()
+    counts, backend, rng = Counts.of(matrix, np.dtype(np.float32)), Gpu(), np.random.RandomState(0)
+
+    def tie(items):
+        return backend.cluster(items, N_CLUSTERS, rng)
+
+    state = begin(MODEL, counts, backend, *start, tie(Point(start[1])))
+    there = time.perf_counter()
+    found = run(CAVI(), state, counts, backend, max_iter=n_sweeps, tol=0, tie=tie)
+    swept = time.perf_counter()
+    users, items = found.state.users.on_host(), found.state.items.on_host()
+    done = time.perf_counter()
+    print(f"  to the device {there - begun:.2f} s, {n_sweeps} sweeps {swept - there:.2f} s, back {done - swept:.2f} s, "
+          f"together {done - begun:.2f} s; objective {found.objectives[-1]:.6e}; {users.mean.shape}")  # fmt: skip
+    assert np.all(np.isfinite(items.mean))
+    return done - begun
+
+
+def main() -> None:
+    """Do all parts."""
+    options = argparse.ArgumentParser()
+    options.add_argument("--quick", action="store_true", help="a hundredth of the size")
+    options.add_argument("--tune", action="store_true", help="try kernels' settings too")
+    chosen = options.parse_args()
+    scale = 10 if chosen.quick else 1
+    import triton
+
+    print(torch.cuda.get_device_name(), "torch", torch.__version__, "triton", triton.__version__)
+    bandwidth, rate = part("ceilings", ceilings) or (4.3e12, 0.79e15)
+    matrix = part("simulate", simulate, N_USERS // scale, N_ITEMS // scale, N_DRAWS // scale**2)
+    rng = np.random.RandomState(1)
+    start = [rng.standard_exponential((n, K)).astype(np.float32) for n in matrix.shape]
+    print(f"{matrix.shape[0]:,} × {matrix.shape[1]:,}, {matrix.nnz:,} non-zeros, K = {K}, longest rows "
+          f"{np.diff(matrix.indptr).max():,} and {np.bincount(matrix.indices).max():,}")  # fmt: skip
+    found = part("passes", passes_of_a_sweep, matrix, start, bandwidth)
+    for name, algorithm, model, backend, tied, n in (
+        ("tied CAVI", CAVI(), MODEL, Gpu(), True, 12),
+        ("tied MM", MM(), MODEL, Gpu(), True, 8),
+        ("Poisson CAVI", CAVI(), Model(Poisson(), *[Prior(1.0, 1.0)] * 2), Gpu(), False, 8),
+        ("exact CAVI, bf16", CAVI(), MODEL, Gpu(precision="bf16"), False, 3),
+    ):
+        torch.cuda.reset_peak_memory_stats()
+        result = part(name, sweeps, matrix, start, algorithm, model, backend, tied, n)
+        if result:
+            print(
+                f"{name}: {1e3 * result[0]:.1f} ms a sweep, objective {result[1]:.6e}, {result[2]:.1f} GB", flush=True
+            )
+        torch.cuda.empty_cache()
+    part("whole fit", whole_fit, matrix, start)
+    part("whole fit again", whole_fit, matrix, start)
+    if chosen.tune and found:
+        part("walks", tune_walks, matrix, found[1], torch.from_numpy(start[1]).cuda())
+        part("rows", tune_rows, *found)
+        # intensities like those of a fit, most of them far below α
+        small = [torch.from_numpy(values).cuda() * 2e-3 for values in start]
+        part("tiles", tune_tiles, *small, rate)
+
+
+if __name__ == "__main__":
+    main()

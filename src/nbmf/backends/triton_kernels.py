@@ -1,0 +1,297 @@
+"""Kernels over runs of non-zeros, over clusters and over posteriors, for one GPU.
+
+A program does one run, row or block of rows and writes nothing else, without atomic sums: the same bits every time.
+Sums are of the factors' own precision within a run and double across runs; logarithms are double (torch_passes.py says
+what each pass means). Names are in plain letters here, as compilers of kernels need not know others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import triton
+import triton.language as tl
+
+compiled: Callable[[Any], Any] = triton.jit
+HALF_LN_2PI = tl.constexpr(0.9189385332046727)
+
+
+@compiled
+def log1p(x):  # type: ignore[no-untyped-def]
+    """ln(1 + x) for x from 0: what rounding adds to 1 + x is taken off again in proportion."""
+    u = 1.0 + x
+    return tl.where(u == 1.0, x, tl.log(u) * (x / tl.where(u == 1.0, 1.0, u - 1.0)))
+
+
+@compiled
+def _store_sums(slot, row, total, sums, partials, k, K: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Put the sums of a run where they belong."""
+    if slot < 0:
+        tl.store(sums + row * K + k, total, mask=k < K)
+    else:
+        tl.store(partials + slot * K + k, total, mask=k < K)
+
+
+@compiled
+def allocate_runs(  # type: ignore[no-untyped-def]
+    run_row, run_first, run_last, run_slot, columns, values, users, items, least, shares, sums, partials, logs,
+    K: tl.constexpr, BLOCK_K: tl.constexpr, STEP: tl.constexpr, SUMS: tl.constexpr,
+):  # fmt: skip
+    """`torch_passes.allocate`, one run a program."""
+    run = tl.program_id(0)
+    row, first, last = tl.load(run_row + run).to(tl.int64), tl.load(run_first + run), tl.load(run_last + run)
+    k = tl.arange(0, BLOCK_K)
+    w = tl.load(users + row * K + k, mask=k < K, other=0.0)
+    total, log = tl.zeros([BLOCK_K], users.dtype.element_ty), tl.zeros([STEP], tl.float64)
+    for start in range(first, last, STEP):
+        p = start + tl.arange(0, STEP)
+        inside = p < last
+        column = tl.load(columns + p, mask=inside, other=0).to(tl.int64)
+        h = tl.load(items + column[:, None] * K + k[None, :], mask=inside[:, None] & (k < K)[None, :], other=0.0)
+        intensity = tl.maximum(tl.sum(h * w[None, :], axis=1), tl.load(least))
+        y = tl.maximum(tl.load(values + p, mask=inside, other=0.0), 0.0)
+        share = y / intensity
+        tl.store(shares + p, share, mask=inside)
+        log += y.to(tl.float64) * tl.log(intensity.to(tl.float64))
+        if SUMS:
+            total += tl.sum(share[:, None] * h, axis=0)
+    tl.store(logs + run, tl.sum(log, axis=0))
+    if SUMS:
+        _store_sums(tl.load(run_slot + run).to(tl.int64), row, total * w, sums, partials, k, K)
+
+
+@compiled
+def expose_runs(  # type: ignore[no-untyped-def]
+    run_row, run_first, run_last, run_slot, columns, values, users, items, alphas, excess, sums, partials, logs,
+    K: tl.constexpr, BLOCK_K: tl.constexpr, STEP: tl.constexpr, SUMS: tl.constexpr, BY_ITEM: tl.constexpr,
+):  # fmt: skip
+    """`torch_passes.expose`, one run a program; `alphas` are the users' or, BY_ITEM, the items'."""
+    run = tl.program_id(0)
+    row, first, last = tl.load(run_row + run).to(tl.int64), tl.load(run_first + run), tl.load(run_last + run)
+    k = tl.arange(0, BLOCK_K)
+    w = tl.load(users + row * K + k, mask=k < K, other=0.0)
+    total, log = tl.zeros([BLOCK_K], users.dtype.element_ty), tl.zeros([STEP], tl.float64)
+    for start in range(first, last, STEP):
+        p = start + tl.arange(0, STEP)
+        inside = p < last
+        column = tl.load(columns + p, mask=inside, other=0).to(tl.int64)
+        h = tl.load(items + column[:, None] * K + k[None, :], mask=inside[:, None] & (k < K)[None, :], other=0.0)
+        intensity = tl.sum(h * w[None, :], axis=1)
+        y = tl.load(values + p, mask=inside, other=0.0)
+        if BY_ITEM:
+            alpha = tl.load(alphas + column, mask=inside, other=1.0)
+        else:
+            alpha = tl.load(alphas + row) + tl.zeros([STEP], users.dtype.element_ty)
+        count = tl.where(y < 0, -alpha, y)
+        more = count / (alpha + intensity)
+        tl.store(excess + p, more, mask=inside)
+        log -= _log_evidence(y, intensity, alpha, count)
+        if SUMS:
+            total += tl.sum(more[:, None] * h, axis=0)
+    tl.store(logs + run, tl.sum(log, axis=0))
+    if SUMS:
+        _store_sums(tl.load(run_slot + run).to(tl.int64), row, total, sums, partials, k, K)
+
+
+@compiled
+def _log_evidence(y, intensity, alpha, weight):  # type: ignore[no-untyped-def]
+    """max(y, 0) ln α + weight ln(1 + μ/α)."""
+    double = alpha.to(tl.float64)
+    return tl.maximum(y, 0.0).to(tl.float64) * tl.log(double) + weight.to(tl.float64) * log1p(
+        intensity.to(tl.float64) / double
+    )
+
+
+@compiled
+def intensity_runs(  # type: ignore[no-untyped-def]
+    run_row, run_first, run_last, columns, users, items, intensities,
+    K: tl.constexpr, BLOCK_K: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
+    """μ of each non-zero."""
+    run = tl.program_id(0)
+    row, first, last = tl.load(run_row + run).to(tl.int64), tl.load(run_first + run), tl.load(run_last + run)
+    k = tl.arange(0, BLOCK_K)
+    w = tl.load(users + row * K + k, mask=k < K, other=0.0)
+    for start in range(first, last, STEP):
+        p = start + tl.arange(0, STEP)
+        inside = p < last
+        column = tl.load(columns + p, mask=inside, other=0).to(tl.int64)
+        h = tl.load(items + column[:, None] * K + k[None, :], mask=inside[:, None] & (k < K)[None, :], other=0.0)
+        tl.store(intensities + p, tl.sum(h * w[None, :], axis=1), mask=inside)
+
+
+@compiled
+def tie_rows(  # type: ignore[no-untyped-def]
+    indptr, columns, values, labels, sizes, alphas, excess, unseen, logs,
+    C: tl.constexpr, BLOCK_C: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
+    """A_uc of one user from ⟨w_u⟩·S_c, in `unseen`; and ⟨a⟩ − A_uc of the non-zeros from their μ, in `excess`."""
+    row = tl.program_id(0).to(tl.int64)
+    first, last, alpha = tl.load(indptr + row), tl.load(indptr + row + 1), tl.load(alphas + row)
+    c = tl.arange(0, BLOCK_C)
+    mass = tl.load(unseen + row * C + c, mask=c < C, other=0.0)
+    n_unseen = tl.load(sizes + c, mask=c < C, other=0.0)
+    for start in range(first, last, STEP):
+        p = start + tl.arange(0, STEP)
+        inside = p < last
+        label = tl.load(labels + tl.load(columns + p, mask=inside, other=0), mask=inside, other=-1)
+        intensity = tl.load(excess + p, mask=inside, other=0.0)
+        here = label[:, None] == c[None, :]
+        mass -= tl.sum(tl.where(here, intensity[:, None], 0.0), axis=0)
+        n_unseen -= tl.sum(here.to(n_unseen.dtype), axis=0)
+    mean = tl.maximum(mass, 0.0) / tl.maximum(n_unseen, 1.0)
+    shared = tl.where(n_unseen > 0, alpha / (alpha + mean), 0.0)
+    tl.store(unseen + row * C + c, shared, mask=c < C)
+    double = alpha.to(tl.float64)
+    log = -double * tl.sum(n_unseen.to(tl.float64) * log1p(mean.to(tl.float64) / double), axis=0)
+    for start in range(first, last, STEP):
+        p = start + tl.arange(0, STEP)
+        inside = p < last
+        label = tl.load(labels + tl.load(columns + p, mask=inside, other=0), mask=inside, other=-1)
+        intensity = tl.load(excess + p, mask=inside, other=0.0)
+        y = tl.load(values + p, mask=inside, other=0.0)
+        of_cluster = tl.sum(tl.where(label[:, None] == c[None, :], shared[None, :], 0.0), axis=1)
+        count = alpha + tl.where(y < 0, -alpha, y)
+        tl.store(excess + p, count / (alpha + intensity) - of_cluster, mask=inside)
+        log -= tl.sum(tl.where(inside, _log_evidence(y, intensity, alpha, count), 0.0), axis=0)
+    tl.store(logs + row, log)
+
+
+@compiled
+def sum_runs(  # type: ignore[no-untyped-def]
+    run_row, run_first, run_last, run_slot, columns, order, weights, more_weights, table, more_table,
+    sums, more_sums, partials, more_partials,
+    K: tl.constexpr, BLOCK_K: tl.constexpr, STEP: tl.constexpr, ORDERED: tl.constexpr, TWO: tl.constexpr,
+):  # fmt: skip
+    """`torch_passes.sum_users` and `sum_items`: weighted sums of gathered rows of one table, or of two at once."""
+    run = tl.program_id(0)
+    row, first, last = tl.load(run_row + run).to(tl.int64), tl.load(run_first + run), tl.load(run_last + run)
+    k = tl.arange(0, BLOCK_K)
+    total = tl.zeros([BLOCK_K], table.dtype.element_ty)
+    more_total = tl.zeros([BLOCK_K], table.dtype.element_ty)
+    for start in range(first, last, STEP):
+        p = start + tl.arange(0, STEP)
+        inside = p < last
+        place = tl.load(columns + p, mask=inside, other=0).to(tl.int64)[:, None] * K + k[None, :]
+        mask = inside[:, None] & (k < K)[None, :]
+        source = tl.load(order + p, mask=inside, other=0) if ORDERED else p
+        weight = tl.load(weights + source, mask=inside, other=0.0)
+        total += tl.sum(weight[:, None] * tl.load(table + place, mask=mask, other=0.0), axis=0)
+        if TWO:
+            weight = tl.load(more_weights + source, mask=inside, other=0.0)
+            more_total += tl.sum(weight[:, None] * tl.load(more_table + place, mask=mask, other=0.0), axis=0)
+    slot = tl.load(run_slot + run).to(tl.int64)
+    _store_sums(slot, row, total, sums, partials, k, K)
+    if TWO:
+        _store_sums(slot, row, more_total, more_sums, more_partials, k, K)
+
+
+@compiled
+def join_runs(  # type: ignore[no-untyped-def]
+    split_row, split_first, split_last, partials, sums, K: tl.constexpr, BLOCK_K: tl.constexpr
+):  # fmt: skip
+    """Add up the partial sums of a row with several runs, in their order, in double."""
+    n = tl.program_id(0)
+    row, first, last = tl.load(split_row + n).to(tl.int64), tl.load(split_first + n), tl.load(split_last + n)
+    k = tl.arange(0, BLOCK_K)
+    total = tl.zeros([BLOCK_K], tl.float64)
+    for slot in range(first, last):
+        total += tl.load(partials + slot * K + k, mask=k < K, other=0.0).to(tl.float64)
+    tl.store(sums + row * K + k, total.to(sums.dtype.element_ty), mask=k < K)
+
+
+@compiled
+def gamma_rows(  # type: ignore[no-untyped-def]
+    allocated, exposed, rates, prior_shape, mean, geometric_mean, row_means, row_logs, row_entropies, n_rows,
+    K: tl.constexpr, BLOCK_K: tl.constexpr, ROWS: tl.constexpr, OWN_RATES: tl.constexpr, SHARED: tl.constexpr,
+):  # fmt: skip
+    """`torch_passes.gamma_moments` of ROWS rows; OWN_RATES: each has its prior's rate; SHARED: `exposed` is one row."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    k = tl.arange(0, BLOCK_K)
+    mask = (row < n_rows)[:, None] & (k < K)[None, :]
+    place = row[:, None] * K + k[None, :]
+    shape = tl.load(prior_shape)
+    rate = tl.load(rates + row, mask=row < n_rows, other=1.0)[:, None] if OWN_RATES else tl.load(rates)
+    a = shape + tl.load(allocated + place, mask=mask, other=0.0).to(tl.float64)
+    if SHARED:
+        b = rate + tl.load(exposed + k, mask=k < K, other=1.0).to(tl.float64)[None, :]
+    else:
+        b = rate + tl.load(exposed + place, mask=mask, other=1.0).to(tl.float64)
+    product, slope = a, a * 0.0 + 1.0
+    for n in tl.static_range(1, 8):
+        slope = slope * (a + n) + product
+        product = product * (a + n)
+    y = 1.0 / (a + 8.0)
+    s = y * y
+    epsilon = 1 / 12 - s * (1 / 120 - s * (1 / 252 - s * (1 / 240 - s * (1 / 132 - s * (691 / 32760 - s / 12)))))
+    delta = 1 / 12 - s * (1 / 360 - s * (1 / 1260 - s * (1 / 1680 - s * (1 / 1188 - s * (691 / 360360 - s / 156)))))
+    drop = 0.5 * y + s * epsilon + slope / product
+    value, log_z, log_b = a / b, tl.log(a + 8.0), tl.log(b)
+    tl.store(mean + place, value.to(mean.dtype.element_ty), mask=mask)
+    tl.store(geometric_mean + place, ((a + 8.0) / b * tl.exp(-drop)).to(mean.dtype.element_ty), mask=mask)
+    entropy = 8.5 * log_z - 8.0 + HALF_LN_2PI + y * delta - tl.log(product) + (a - 1.0) * drop - log_b
+    tl.store(row_means + row, tl.sum(tl.where(mask, value, 0.0), axis=1), mask=row < n_rows)
+    tl.store(row_logs + row, tl.sum(tl.where(mask, log_z - drop - log_b, 0.0), axis=1), mask=row < n_rows)
+    tl.store(row_entropies + row, tl.sum(tl.where(mask, entropy, 0.0), axis=1), mask=row < n_rows)
+
+
+@compiled
+def expose_tiles(  # type: ignore[no-untyped-def]
+    rows, columns, weights, alphas, sums, logs, n_rows, n_columns,
+    K: tl.constexpr, BLOCK_K: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
+    BY_COLUMN: tl.constexpr, LOGS: tl.constexpr, SUMS: tl.constexpr, DEFICIT: tl.constexpr, LOG_EVERY: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Exact exposures of a block of rows with every column, as if all counts were 0; no tile leaves the chip.
+
+    sums : Σ over columns of α/(α+μ) weights or, DEFICIT, of μ/(α+μ) weights
+    logs : −Σ α ln(1 + μ/α). With one α for a row, logarithms are taken of products of LOG_EVERY factors, as Π(1+x) − 1,
+        without the 1, so that small x keep their digits.
+    """
+    row = tl.program_id(0) * TILE_ROWS + tl.arange(0, TILE_ROWS)
+    k = tl.arange(0, BLOCK_K)
+    in_rows = (row < n_rows)[:, None] & (k < K)[None, :]
+    w = tl.load(rows + row.to(tl.int64)[:, None] * K + k[None, :], mask=in_rows, other=0.0)
+    if not BY_COLUMN:
+        scale = 1.0 / tl.load(alphas + row, mask=row < n_rows, other=1.0)[:, None]
+    total = tl.zeros([TILE_ROWS, BLOCK_K], tl.float32)
+    log, more = tl.zeros([TILE_ROWS], tl.float64), tl.zeros([TILE_ROWS, TILE_COLUMNS], tl.float32)
+    since = 0
+    for left in range(0, n_columns, TILE_COLUMNS):
+        column = left + tl.arange(0, TILE_COLUMNS)
+        in_columns = (column < n_columns)[:, None] & (k < K)[None, :]
+        place = column.to(tl.int64)[:, None] * K + k[None, :]
+        h = tl.load(columns + place, mask=in_columns, other=0.0)
+        x = tl.dot(w, tl.trans(h), input_precision=PRECISION)
+        if BY_COLUMN:
+            alpha = tl.load(alphas + column, mask=column < n_columns, other=1.0)[None, :]
+            x = x / alpha
+            if LOGS:
+                log -= tl.sum(alpha * _log1p_single(x), axis=1).to(tl.float64)
+        else:
+            x = x * scale
+            if LOGS:
+                more = more * x + (more + x)
+                since += 1
+                if since == LOG_EVERY:
+                    log -= tl.sum(_log1p_single(more), axis=1).to(tl.float64)
+                    more = tl.zeros([TILE_ROWS, TILE_COLUMNS], tl.float32)
+                    since = 0
+        if SUMS:
+            exposure = (x if DEFICIT else 1.0) / (1.0 + x)
+            g = tl.load(weights + place, mask=in_columns, other=0.0)
+            total = tl.dot(exposure.to(g.dtype), g, total, input_precision=PRECISION)
+    if SUMS:
+        tl.store(sums + row.to(tl.int64)[:, None] * K + k[None, :], total, mask=in_rows)
+    if LOGS:
+        if not BY_COLUMN:
+            log -= tl.sum(_log1p_single(more), axis=1).to(tl.float64)
+            log = log * tl.load(alphas + row, mask=row < n_rows, other=1.0).to(tl.float64)
+        tl.store(logs + row, log, mask=row < n_rows)
+
+
+@compiled
+def _log1p_single(x):  # type: ignore[no-untyped-def]
+    """ln(1 + x) in single precision, x from 0; below 1/128 by its series, which has no 1 to lose digits to."""
+    return tl.where(x < 0.0078125, x * (1.0 - x * (0.5 - x * (0.33333334 - x * 0.25))), tl.log(1.0 + x))

@@ -1,0 +1,166 @@
+"""The passes of the gpu backend by Triton's kernels: the functions of torch_passes.py, where their meaning is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+
+from nbmf.backends import torch_passes
+from nbmf.backends import triton_kernels as kernels
+from nbmf.backends.resident import Moments, ResidentCounts, Runs
+
+Tensor = Any
+
+MOST_CLUSTERS = 1024  # that one program can hold
+MOST_COMPONENTS = 512
+ROWS_OF_GAMMAS = 4
+STEP, WARPS = 16, 1  # columns that a program gathers at a time, and its warps
+TIE_STEP, TIE_WARPS = 32, 4
+# rows and columns of a tile, warps, stages, and how many factors share a logarithm; by the type of the factors
+TILES = {"bf16": (128, 64, 8, 3, 8), "tf32": (128, 64, 8, 2, 8), "tf32x3": (128, 64, 8, 2, 8)}
+FINITE = 1e37  # what a product of factors 1 + μ/α must stay below
+FEW = 0.25  # mean intensity, as a share of α, up to which the sums are made of 1 − exposure
+
+
+def fits(n_components: int, n_clusters: int) -> bool:
+    """Whether these kernels can hold so much in a program."""
+    return n_components <= MOST_COMPONENTS and n_clusters <= MOST_CLUSTERS
+
+
+def allocate(
+    counts: ResidentCounts, users: Tensor, items: Tensor, least: float, sum_users: bool
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Eq. (update_c): see torch_passes.py."""
+    runs, shares = counts.user_runs, torch.empty_like(counts.values)
+    sums, partials, logs = _places(runs, users)
+    least_of = torch.full((1,), least, dtype=users.dtype, device=users.device)
+    arguments = (counts.columns, counts.values, users, items, least_of, shares, sums, partials, logs)
+    _launch(kernels.allocate_runs, len(runs.row), WARPS, *runs[:4], *arguments, **_sizes(users), SUMS=sum_users)
+    return shares, _join(runs, partials, sums) if sum_users else None, logs.sum()
+
+
+def expose(
+    counts: ResidentCounts, users: Tensor, items: Tensor, α_users: Tensor, α_items: Tensor | None, sum_users: bool
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Eq. (update_a) for exact exposures, of the non-zeros: see torch_passes.py."""
+    runs, excess = counts.user_runs, torch.empty_like(counts.values)
+    sums, partials, logs = _places(runs, users)
+    alphas = α_users if α_items is None else α_items
+    arguments = (counts.columns, counts.values, users, items, alphas, excess, sums, partials, logs)
+    settings = {**_sizes(users), "SUMS": sum_users, "BY_ITEM": α_items is not None}
+    _launch(kernels.expose_runs, len(runs.row), WARPS, *runs[:4], *arguments, **settings)
+    return excess, _join(runs, partials, sums) if sum_users else None, logs.sum()
+
+
+def tie(
+    counts: ResidentCounts, users: Tensor, items: Tensor, mass: Tensor, sizes: Tensor, labels: Tensor, α_users: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Eq. (update_a) for tied exposures: see torch_passes.py. `mass` becomes A_uc."""
+    runs, excess = counts.user_runs, torch.empty_like(counts.values)
+    walk = (*runs[:3], counts.columns, users, items, excess)
+    _launch(kernels.intensity_runs, len(runs.row), WARPS, *walk, **_sizes(users))
+    logs = torch.empty(len(users), dtype=torch.float64, device=users.device)
+    arguments = (counts.indptr, counts.columns, counts.values, labels, sizes, α_users, excess, mass, logs)
+    settings = {"C": len(sizes), "BLOCK_C": max(16, triton.next_power_of_2(len(sizes))), "STEP": TIE_STEP}
+    _launch(kernels.tie_rows, len(users), TIE_WARPS, *arguments, **settings)
+    return excess, mass, logs.sum()
+
+
+def sum_users(counts: ResidentCounts, weights: Tensor, items: Tensor) -> Tensor:
+    """Σ over each user's non-zeros of a weight times the item's row."""
+    runs = counts.user_runs
+    sums, partials, _ = _places(runs, items, counts.shape[0])
+    arguments = (counts.columns, weights, weights, weights, items, items, sums, sums, partials, partials)
+    settings = {**_sizes(items), "ORDERED": False, "TWO": False}
+    _launch(kernels.sum_runs, len(runs.row), WARPS, *runs[:4], *arguments, **settings)
+    return _join(runs, partials, sums)
+
+
+def sum_items(
+    counts: ResidentCounts, shares: Tensor, geometric: Tensor, excess: Tensor | None, means: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Σ over each item's non-zeros: see torch_passes.py."""
+    runs, two = counts.item_runs, excess is not None
+    sums, partials, _ = _places(runs, geometric, counts.shape[1])
+    more_sums, more_partials, _ = _places(runs, geometric, counts.shape[1]) if two else (sums, partials, None)
+    weights, table = (shares, excess if two else shares), (geometric, means if two else geometric)
+    arguments = (counts.item_users, counts.order, *weights, *table, sums, more_sums, partials, more_partials)
+    settings = {**_sizes(geometric), "ORDERED": True, "TWO": two}
+    _launch(kernels.sum_runs, len(runs.row), WARPS, *runs[:4], *arguments, **settings)
+    return _join(runs, partials, sums), _join(runs, more_partials, more_sums) if two else None
+
+
+def expose_tiles(
+    rows: Tensor,
+    columns: Tensor,
+    weights: Tensor,
+    α_rows: Tensor,
+    α_columns: Tensor | None,
+    *,
+    logs: bool,
+    sums: bool,
+    precision: str = "float32",
+) -> tuple[Tensor | None, Tensor]:
+    """Exact exposures over every cell: see torch_passes.py; tiles never leave the chip."""
+    if rows.dtype == torch.float64:
+        return torch_passes.expose_tiles(rows, columns, weights, α_rows, α_columns, logs=logs, sums=sums)
+    kind = {"float32": "tf32x3", "tf32": "tf32", "bf16": "bf16"}[precision]
+    height, width, warps, stages, log_every = TILES[kind]
+    α = α_rows if α_columns is None else α_columns
+    least_α = float(α.min())
+    # no intensity is above the product of the lengths of the two rows
+    largest = float(rows.square().sum(1).max().sqrt() * columns.square().sum(1).max().sqrt()) / least_α
+    if log_every > 1 and (1 + largest) ** log_every > FINITE:
+        log_every = 1
+    mean = float((rows.sum(0, dtype=torch.float64) @ columns.sum(0, dtype=torch.float64)) / (len(rows) * len(columns)))
+    deficit = mean < FEW * least_α
+    half = [values.bfloat16() if kind == "bf16" else values for values in (rows, columns, weights)]
+    found = torch.empty(len(rows), weights.shape[1], dtype=torch.float32, device=rows.device)
+    of_rows = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+    kernels.expose_tiles[(triton.cdiv(len(rows), height),)](
+        *half, α, found, of_rows, len(rows), len(columns),
+        K=rows.shape[1], BLOCK_K=max(16, triton.next_power_of_2(rows.shape[1])),
+        TILE_ROWS=height, TILE_COLUMNS=width, BY_COLUMN=α_columns is not None, LOGS=logs, SUMS=sums,
+        DEFICIT=deficit, LOG_EVERY=log_every, PRECISION="ieee" if kind == "bf16" else kind,
+        num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+    if sums and deficit:
+        found = (weights.sum(0, dtype=torch.float64) - found.double()).float()
+    return found if sums else None, of_rows.sum()
+
+
+def gamma_moments(prior_shape: float, prior_rates: Tensor, allocated: Tensor, exposed: Tensor) -> Moments:
+    """Moments of the posteriors: see torch_passes.py."""
+    mean, geometric_mean = torch.empty_like(allocated), torch.empty_like(allocated)
+    found = [torch.empty(len(allocated), dtype=torch.float64, device=allocated.device) for _ in range(3)]
+    shape = torch.full((1,), prior_shape, dtype=torch.float64, device=allocated.device)
+    arguments = (allocated, exposed, prior_rates.double(), shape, mean, geometric_mean, *found, len(allocated))
+    settings = {"ROWS": ROWS_OF_GAMMAS, "OWN_RATES": len(prior_rates) > 1, "SHARED": len(exposed) == 1 < len(allocated)}
+    sizes = {name: size for name, size in _sizes(allocated).items() if name != "STEP"}
+    _launch(kernels.gamma_rows, triton.cdiv(len(allocated), ROWS_OF_GAMMAS), 4, *arguments, **settings, **sizes)
+    return Moments(mean, geometric_mean, exposed, *found)
+
+
+def _launch(kernel: Any, n_programs: int, warps: int, *arguments: Any, **settings: Any) -> None:
+    if n_programs:
+        kernel[(n_programs,)](*arguments, **settings, num_warps=warps)
+
+
+def _sizes(table: Tensor) -> dict[str, int]:
+    return {"K": table.shape[1], "BLOCK_K": max(16, triton.next_power_of_2(table.shape[1])), "STEP": STEP}
+
+
+def _places(runs: Runs, table: Tensor, n_rows: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Where sums, partial sums and logarithms go; a row without non-zeros keeps its 0."""
+    rows = len(table) if n_rows is None else n_rows
+    sums = torch.zeros(rows, table.shape[1], dtype=table.dtype, device=table.device)
+    partials = torch.empty(max(runs.n_slots, 1), table.shape[1], dtype=table.dtype, device=table.device)
+    return sums, partials, torch.empty(len(runs.row), dtype=torch.float64, device=table.device)
+
+
+def _join(runs: Runs, partials: Tensor, sums: Tensor) -> Tensor:
+    sizes = {name: size for name, size in _sizes(sums).items() if name != "STEP"}
+    _launch(kernels.join_runs, len(runs.split_row), 2, *runs[4:7], partials, sums, **sizes)
+    return sums
