@@ -35,15 +35,15 @@ def _store_sums(slot, row, total, sums, partials, k, K: tl.constexpr):  # type: 
 
 @compiled
 def allocate_runs(  # type: ignore[no-untyped-def]
-    run_row, run_first, run_last, run_slot, columns, values, users, items, least, shares, sums, partials, logs,
+    run_row, run_first, run_last, run_slot, columns, values, users, items, least, shares, sums, partials,
     K: tl.constexpr, BLOCK_K: tl.constexpr, STEP: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
-    """`torch_passes.allocate`, one run a program."""
+    """`torch_passes.allocate`, one run a program; `log_shares` has the logarithms, as these would fill the registers."""
     run = tl.program_id(0)
     row, first, last = tl.load(run_row + run).to(tl.int64), tl.load(run_first + run), tl.load(run_last + run)
     k = tl.arange(0, BLOCK_K)
     w = tl.load(users + row * K + k, mask=k < K, other=0.0)
-    total, log = tl.zeros([BLOCK_K], users.dtype.element_ty), tl.zeros([STEP], tl.float64)
+    total = tl.zeros([BLOCK_K], users.dtype.element_ty)
     for start in range(first, last, STEP):
         p = start + tl.arange(0, STEP)
         inside = p < last
@@ -53,12 +53,20 @@ def allocate_runs(  # type: ignore[no-untyped-def]
         y = tl.maximum(tl.load(values + p, mask=inside, other=0.0), 0.0)
         share = y / intensity
         tl.store(shares + p, share, mask=inside)
-        log += y.to(tl.float64) * tl.log(intensity.to(tl.float64))
         if SUMS:
             total += tl.sum(share[:, None] * h, axis=0)
-    tl.store(logs + run, tl.sum(log, axis=0))
     if SUMS:
         _store_sums(tl.load(run_slot + run).to(tl.int64), row, total * w, sums, partials, k, K)
+
+
+@compiled
+def log_shares(values, shares, logs, nnz, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Σ y ln λ over a block of non-zeros, from λ = y/share."""
+    p = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    y = tl.load(values + p, mask=p < nnz, other=0.0).to(tl.float64)
+    share = tl.load(shares + p, mask=p < nnz, other=1.0).to(tl.float64)
+    log = tl.where(y > 0, y * tl.log(tl.where(y > 0, y / share, 1.0)), 0.0)
+    tl.store(logs + tl.program_id(0), tl.sum(log, axis=0))
 
 
 @compiled

@@ -18,6 +18,7 @@ MOST_COMPONENTS = 512
 ROWS_OF_GAMMAS = 4
 STEP, WARPS = 16, 1  # columns that a program gathers at a time, and its warps
 TIE_STEP, TIE_WARPS = 32, 4
+LOG_BLOCK = 1024  # non-zeros whose logarithms a program adds up
 # rows and columns of a tile, warps, stages, and how many factors share a logarithm; by the type of the factors
 TILES = {"bf16": (128, 64, 8, 3, 8), "tf32": (128, 64, 8, 2, 8), "tf32x3": (128, 64, 8, 2, 8)}
 FINITE = 1e37  # what a product of factors 1 + μ/α must stay below
@@ -34,10 +35,13 @@ def allocate(
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Eq. (update_c): see torch_passes.py."""
     runs, shares = counts.user_runs, torch.empty_like(counts.values)
-    sums, partials, logs = _places(runs, users)
+    sums, partials, _ = _places(runs, users)
     least_of = torch.full((1,), least, dtype=users.dtype, device=users.device)
-    arguments = (counts.columns, counts.values, users, items, least_of, shares, sums, partials, logs)
+    arguments = (counts.columns, counts.values, users, items, least_of, shares, sums, partials)
     _launch(kernels.allocate_runs, len(runs.row), WARPS, *runs[:4], *arguments, **_sizes(users), SUMS=sum_users)
+    n_blocks = triton.cdiv(len(shares), LOG_BLOCK)
+    logs = torch.empty(n_blocks, dtype=torch.float64, device=users.device)
+    _launch(kernels.log_shares, n_blocks, 4, counts.values, shares, logs, len(shares), BLOCK=LOG_BLOCK)
     return shares, _join(runs, partials, sums) if sum_users else None, logs.sum()
 
 
