@@ -23,16 +23,16 @@ hypothesis.settings.register_profile("tests", deadline=None, derandomize=True, m
 hypothesis.settings.load_profile("tests")
 
 
-def gpus() -> list[Any]:
-    """The gpu backend in every form that runs here: its plain passes, and its kernels on a GPU or interpreted."""
+def gpus(*, interpreted: bool = True) -> list[Any]:
+    """The gpu backend as far as it runs here: its plain passes; its kernels on a GPU or, slowly, interpreted."""
     if find_spec("torch") is None:
-        return [pytest.param(None, marks=pytest.mark.skip(reason="PyTorch is not installed"))]
+        return []
     from nbmf.backends.gpu import Gpu
 
-    if find_spec("triton") is None:
-        reason = "Triton is not installed, so its kernels are not run, nor interpreted"
-        return [Gpu(kernels="torch"), pytest.param(None, marks=pytest.mark.skip(reason=reason))]
-    return [Gpu(kernels="torch"), Gpu(kernels="triton")]
+    found = [Gpu(kernels="torch")]
+    if find_spec("triton") is not None and (interpreted or "TRITON_INTERPRET" not in os.environ):
+        found.append(Gpu(kernels="triton"))
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -65,7 +65,7 @@ LAYERS = [
         "nbmf.inference.accelerate",
     },
     {"nbmf.fitted", "nbmf.item_items"},
-    {"nbmf.packing", "nbmf.storage", "nbmf.checkpoints"},
+    {"nbmf.packing", "nbmf.storage", "nbmf.checkpoints", "nbmf.compacting"},
     {"nbmf.recommending", "nbmf.explaining", "nbmf.newcomers", "nbmf.growing", "nbmf.forecasting"},
     {"nbmf.factorization"},
     {"nbmf.recommender", "nbmf.slim"},

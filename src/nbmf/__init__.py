@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nbmf import datasets, evaluation
     from nbmf.averaging import Averaged
+    from nbmf.compacting import open_counts, store_counts
     from nbmf.evaluation import compare, evaluate, ndcg
     from nbmf.interactions import Interactions
     from nbmf.loading import load
@@ -28,7 +29,9 @@ __all__ = [
     "evaluation",
     "load",
     "ndcg",
+    "open_counts",
     "read_interactions",
+    "store_counts",
     "tune",
 ]
 
@@ -38,6 +41,8 @@ _HOMES = {
     "NBSLIM": "nbmf.slim",
     "PoissonMF": "nbmf.recommender",
     "load": "nbmf.loading",
+    "open_counts": "nbmf.compacting",
+    "store_counts": "nbmf.compacting",
     "Interactions": "nbmf.interactions",
     "read_interactions": "nbmf.reading",
     "EarlyStopping": "nbmf.stopping",

@@ -11,13 +11,13 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from io import BufferedReader
 from math import prod
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ Path = str | os.PathLike[str]
 Value = TypeVar("Value")
 
 LENGTH_BYTES, DIGITS = 8, 64
+CHUNK = 1 << 20
 START = b'{"__metadata__":{"sha256":"'
 NOTHING = b"0" * DIGITS  # in the place of the header's own checksum while it is computed
 TYPES = {
@@ -81,6 +82,14 @@ def senseless(path: str, what: str) -> StorageError:
     return StorageError(f"{path}: {what}; this is not how nbmf writes a file, so write it again with model.save(path)")
 
 
+class Stream(NamedTuple):
+    """An array that comes in pieces: its type, its shape, and parts that follow each other along the first axis."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    parts: Iterable[Array]
+
+
 def write(path: Path, document: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
     """Replace a file by one with these contents; whatever goes wrong, the old one is still there.
 
@@ -89,15 +98,40 @@ def write(path: Path, document: Mapping[str, Any], arrays: Mapping[str, Array]) 
     """
     name = check_place(path)
     flat = {key: _little(key, arrays[key]) for key in sorted(arrays, key=lambda key: -arrays[key].itemsize)}
-    header = _header(document, flat)
+    checksums = {key: sha256(_bytes(values)).hexdigest() for key, values in flat.items()}
+    header = _header(document, flat, checksums)
     with replacing(name) as temporary, open(temporary, "xb") as stream:
         stream.write(header)
         for values in flat.values():
             stream.write(_bytes(values))
 
 
-def read(path: Path) -> Contents:
-    """Read a file, every byte of which is covered by a checksum that must be right."""
+def write_streams(path: Path, document: Mapping[str, Any], streams: Mapping[str, Stream]) -> None:
+    """`write` of arrays that need not fit into memory; they are written in their order, largest entries first."""
+    name = check_place(path)
+    checksums = dict.fromkeys(streams, NOTHING.decode())
+    header = _header(document, streams, checksums)
+    with replacing(name) as temporary, open(temporary, "xb") as file:
+        file.write(header)
+        for key, (dtype, shape, parts) in streams.items():
+            digest, size = sha256(), 0
+            for part in parts:
+                values = _bytes(np.ascontiguousarray(part, dtype.newbyteorder("<")))
+                digest.update(values)
+                file.write(values)
+                size += len(values)
+            if size != prod(shape) * dtype.itemsize:
+                raise ValueError(f"array {key!r} came as {size} bytes; its shape is {shape}")
+            checksums[key] = digest.hexdigest()
+        file.seek(0)
+        file.write(_header(document, streams, checksums))  # as long as the first: checksums have one length
+
+
+def read(path: Path, *, mapped: bool = False) -> Contents:
+    """Read a file, every byte of which is covered by a checksum that must be right.
+
+    mapped : leave the arrays in the file, from where the machine fetches what is used; they cannot be written to
+    """
     name = os.fspath(path)
     if not os.path.exists(name):
         raise MissingStorageError(f"{name}: there is no such file")
@@ -105,7 +139,7 @@ def read(path: Path) -> Contents:
         raise StorageError(f"{name}: is a {'folder; name the file in it' if os.path.isdir(name) else 'device'}")
     try:
         with open(name, "rb") as stream:
-            return _read(name, stream)
+            return _read(name, stream, mapped)
     except StorageError:
         raise
     except MemoryError as error:
@@ -202,14 +236,13 @@ def _bytes(values: Array) -> memoryview:
     return values.reshape(-1).view(np.uint8).data
 
 
-def _header(document: Mapping[str, Any], arrays: Mapping[str, Array]) -> bytes:
+def _header(document: Mapping[str, Any], arrays: Mapping[str, Array | Stream], checksums: dict[str, str]) -> bytes:
     """The length of the header, and the header with its checksum."""
-    checksums = {name: sha256(_bytes(values)).hexdigest() for name, values in arrays.items()}
     text = _json({"document": document, "sha256": checksums})
     listed: dict[str, Any] = {"__metadata__": {"sha256": NOTHING.decode(), "nbmf": text}}
     end = 0
     for name, values in arrays.items():
-        start, end = end, end + values.nbytes
+        start, end = end, end + prod(values.shape) * values.dtype.itemsize
         listed[name] = {"dtype": CODES[values.dtype], "shape": list(values.shape), "data_offsets": [start, end]}
     header = _json(listed).encode()
     header += b" " * (-len(header) % 8)  # so that the arrays are aligned
@@ -222,7 +255,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def _read(name: str, stream: BufferedReader) -> Contents:
+def _read(name: str, stream: BufferedReader, mapped: bool = False) -> Contents:
     size = os.fstat(stream.fileno()).st_size
     opening = stream.read(LENGTH_BYTES + len(START))
     if opening[LENGTH_BYTES:] != START:
@@ -241,14 +274,31 @@ def _read(name: str, stream: BufferedReader) -> Contents:
             raise senseless(name, f"its array {key!r} does not lie where the header says")
         if LENGTH_BYTES + length + stop > size:
             raise StorageError(f"{name}: is cut short (it has {size} bytes); fetch or write it again")
-        place, values = stop, np.empty(shape, kind)
-        stream.readinto(_bytes(values))
-        if sha256(_bytes(values)).hexdigest() != checksums.get(key):
+        place = stop
+        values, checksum = (_map if mapped and stop > start else _take)(name, stream, kind, shape)
+        if checksum != checksums.get(key):
             raise StorageError(f"{name}: is damaged: {key!r} does not match its checksum; fetch or write it again")
         arrays[key] = values.astype(values.dtype.newbyteorder("="), copy=False)
     if LENGTH_BYTES + length + place != size:
         raise StorageError(f"{name}: is damaged: {size - LENGTH_BYTES - length - place} bytes follow its end")
     return Contents(name, document, arrays)
+
+
+def _take(name: str, stream: BufferedReader, kind: str, shape: tuple[int, ...]) -> tuple[Array, str]:
+    """Return the array that follows in the stream, and its checksum."""
+    values = np.empty(shape, kind)
+    stream.readinto(_bytes(values))
+    return values, sha256(_bytes(values)).hexdigest()
+
+
+def _map(name: str, stream: BufferedReader, kind: str, shape: tuple[int, ...]) -> tuple[Array, str]:
+    """`_take` that leaves the array where it is; the checksum is made of pieces, so that no more is held."""
+    start, digest = stream.tell(), sha256()
+    left = prod(shape) * np.dtype(kind).itemsize
+    while left and (piece := stream.read(min(left, CHUNK))):
+        digest.update(piece)
+        left -= len(piece)
+    return np.asarray(np.memmap(name, kind, "r", start, shape)), digest.hexdigest()
 
 
 Listed = dict[str, tuple[str, tuple[int, ...], int, int]]

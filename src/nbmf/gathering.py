@@ -39,9 +39,26 @@ class Table(NamedTuple):
     position: str | None = None  # SQL for the number in the place
 
 
+class Numbered(NamedTuple):
+    """What was found in a table whose every row is sound.
+
+    users, items : ids in order; the tables `users` and `items` of the connection have their codes
+    n_rows : how many there are
+    time_kind : which kind of time all rows have, None where no time was asked for
+    """
+
+    users: Ids
+    items: Ids
+    n_rows: int
+    time_kind: str | None
+
+
 @contextmanager
-def connect(name: str) -> Iterator[DuckDBPyConnection]:
-    """Open a database in memory that never goes online; its errors are told as those of reading `name`."""
+def connect(name: str, memory: int | None = None) -> Iterator[DuckDBPyConnection]:
+    """Open a database in memory that never goes online; its errors are told as those of reading `name`.
+
+    memory : bytes that it may take before it spills to disk
+    """
     import duckdb  # noqa: PLC0415 - slow to import
 
     with tempfile.TemporaryDirectory(prefix="nbmf-") as spill:
@@ -52,7 +69,11 @@ def connect(name: str) -> Iterator[DuckDBPyConnection]:
                 connection.execute("SET TimeZone = 'UTC'")
                 # else a join may hold all rows and look up the ids in them, not the other way round
                 connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
-                _limit_memory(connection)
+                if memory is None:
+                    _limit_memory(connection)
+                else:
+                    connection.execute(f"SET memory_limit = '{memory}B'")
+                    connection.execute("SET preserve_insertion_order = false")
                 yield connection
         except duckdb.Error as error:
             reason = " ".join(str(error).split())[:300]
@@ -67,10 +88,10 @@ def _limit_memory(connection: DuckDBPyConnection) -> None:
         connection.execute(f"SET memory_limit = '{MOST_MEMORY}'")
 
 
-def gather_typed(
+def typed_table(
     connection: DuckDBPyConnection, name: str, relation: str, position: str, named: dict[str, str | None]
-) -> Interactions:
-    """Gather from a relation whose columns have names and types."""
+) -> Table:
+    """Return the table of a relation whose columns have names and types."""
     described = connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()
     # neither the labels of an ENUM nor the digits of a DECIMAL; nor the row labels that pandas adds
     types = {column: re.sub(r"\(.*\)$", "", kind) for column, kind, *_ in described if column != position}
@@ -79,11 +100,11 @@ def gather_typed(
     columns = {role: ('"' + column.replace('"', '""') + '"', types[column]) for role, column in chosen.items()}
     if connection.execute(f"SELECT 1 FROM {relation} LIMIT 1").fetchone() is None:  # then columns may have no type
         raise ReadError(f"{name}: has columns but no rows")
-    return gather(connection, Table(name, relation, columns, position=position))
+    return Table(name, relation, columns, position=position)
 
 
-def gather(connection: DuckDBPyConnection, table: Table, n_rows: int | None = None) -> Interactions:
-    """Check, number the ids, add up. Rows are gone through twice and never held, if they have no times."""
+def number(connection: DuckDBPyConnection, table: Table, n_rows: int | None = None) -> Numbered:
+    """Check every row of a table and number its ids; the view `rows` has what each row says."""
     raw = ", ".join(f"{table.columns[role][0]} AS raw_{role}" for role in table.columns)
     times = ", ".join(f"{sql} AS time_{kind}" for kind, sql in _time_sql(table).items())
     connection.execute(f"""
@@ -103,16 +124,26 @@ def gather(connection: DuckDBPyConnection, table: Table, n_rows: int | None = No
     if not sound or n_rows not in (None, found) or kind == "mixed":
         raise _first_fault(connection, table) if table.position else ReadError(f"{table.name}: needs a careful look")
     users, items = (_number(connection, table, role) for role in ("user", "item"))
+    return Numbered(users, items, found, kind)
+
+
+def gather(connection: DuckDBPyConnection, table: Table, n_rows: int | None = None) -> Interactions:
+    """Check, number the ids, add up. Rows are gone through twice and never held, if they have no times."""
+    users, items, found, kind = number(connection, table, n_rows)
     rows, columns, total = _numbered(connection, "TRY_CAST(sum(amount) AS BIGINT) AS total", "GROUP BY ALL")
     if np.ma.is_masked(total):
         k = np.flatnonzero(np.ma.getmaskarray(total))[0]
-        pair = f"user {users[rows[k]]!r} and item {items[columns[k]]!r}"
-        raise ReadError(f"{table.name}: the counts of {pair} add up to more than 2**63 - 1")
+        raise too_many(table, users[rows[k]], items[columns[k]])
     matrix = sp.csr_array((total, (rows, columns)), shape=(len(users), len(items)))
     matrix.sum_duplicates()  # sorts, too
     matrix.eliminate_zeros()
     events = Events.of(*_numbered(connection, f"amount, time_{kind}")) if kind else None
     return Interactions(users, items, matrix, n_repeated=found - len(total), events=events)
+
+
+def too_many(table: Table, user: Any, item: Any) -> ReadError:
+    """Return the error for counts of one pair whose sum is no 64-bit number."""
+    return ReadError(f"{table.name}: the counts of user {user!r} and item {item!r} add up to more than 2**63 - 1")
 
 
 def _id_sql(table: Table, role: str) -> str:

@@ -13,7 +13,7 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
 from itertools import islice
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nbmf.gathering import Table, connect, gather, gather_typed
+from nbmf.gathering import Table, connect, gather, typed_table
 from nbmf.interactions import Interactions
 from nbmf.layout import (
     HEAD_LINES,
@@ -55,8 +55,9 @@ def read_interactions(
 
     Parameters
     ----------
-    source : path to a csv, tsv, txt (also .gz, .zst) or parquet file, or a pandas, polars, pyarrow or other data
-        frame with `__arrow_c_stream__`. Delimiter and header of a text file are recognised from its first lines.
+    source : path to a csv, tsv, txt (also .gz, .zst) or parquet file or a folder of parquet files; or a pandas, polars,
+        pyarrow or other data frame with `__arrow_c_stream__`. Delimiter and header of a text file are recognised from
+        its first lines.
     user, item, count : names of the columns; those not given are recognised by common names (user_id, song, plays,
         …), in a file without header by position. Without a count column each row counts 1.
     time : name of the column with the time of each row: numbers, dates or time stamps; in text all numbers, or all ISO
@@ -83,22 +84,37 @@ def read_interactions(
     array(['ann', 'bob'], dtype=object)
     """
     named = {"user": user, "item": item, "count": count} | ({} if time is None else {"time": time})
+    found: Interactions = read_table(source, named, gather)
+    return found
+
+
+Collect = Callable[["DuckDBPyConnection", Table, int | None], Any]
+"""What is done with a table: it gets the connection, the table, and how many rows must be there, if that is known."""
+
+
+def read_table(source: Any, named: dict[str, str | None], collect: Collect, memory: int | None = None) -> Any:
+    """Find out how a file, a folder of parquet files or a data frame is made, and return what `collect` makes of it.
+
+    named : names of columns, None for those to be recognised
+    memory : bytes the database may take before it spills to disk
+    """
     if hasattr(source, "__arrow_c_stream__"):
-        with connect("data frame") as connection:
+        with connect("data frame", memory) as connection:
             # only its stream: of the frames that it knows, DuckDB guesses types in ways of its own
             connection.register("frame", SimpleNamespace(__arrow_c_stream__=source.__arrow_c_stream__))
             connection.execute("CREATE TEMP TABLE loaded AS SELECT * FROM frame")
-            return gather_typed(connection, "data frame", "loaded", "rowid", named)
+            return collect(connection, typed_table(connection, "data frame", "loaded", "rowid", named), None)
     if not isinstance(source, str | os.PathLike):
         raise TypeError(f"cannot read interactions from a {type(source).__name__}; give a path or a data frame")
     path = os.fsdecode(source)
     packing, changed = _packing(path), os.stat(path).st_mtime_ns
-    with connect(path) as connection:
-        if packing == "parquet":
-            relation = f"read_parquet({_path_literal(path)}, file_row_number=true, hive_partitioning=false)"
-            data = gather_typed(connection, path, relation, "file_row_number", named)
+    with connect(path, memory) as connection:
+        if packing in ("parquet", "parts"):
+            files = _path_literal(path) if packing == "parquet" else _parts_literal(path)
+            relation = f"read_parquet({files}, file_row_number=true, hive_partitioning=false)"
+            data = collect(connection, typed_table(connection, path, relation, "file_row_number", named), None)
         else:
-            data = _TextFile(connection, path, packing).read(named)
+            data = _TextFile(connection, path, packing).read(named, collect)
     if os.stat(path).st_mtime_ns != changed:  # it is gone through more than once
         raise ReadError(f"{path}: changed while it was being read; try again when it is complete")
     return data
@@ -108,8 +124,11 @@ def _packing(path: str) -> str:
     """How the file is packed, by its first bytes; a name that promises something else is an error."""
     if not os.path.exists(path):
         raise MissingFileError(f"{path}: there is no such file")
+    if os.path.isdir(path) and _parts(path):
+        return "parts"
     if not os.path.isfile(path):
-        raise ReadError(f"{path}: is a {'directory' if os.path.isdir(path) else 'device'}; name one file")
+        kind = "directory without parquet files" if os.path.isdir(path) else "device"
+        raise ReadError(f"{path}: is a {kind}; name one file")
     with open(path, "rb") as stream:
         start = stream.read(4)
     if not start:
@@ -132,18 +151,26 @@ def _path_literal(path: str) -> str:
     return _literal(re.sub(r"([*?\[])", r"[\1]", os.path.abspath(path)))
 
 
+def _parts(folder: str) -> list[str]:
+    return sorted(name for name in os.listdir(folder) if name.endswith(".parquet"))
+
+
+def _parts_literal(folder: str) -> str:
+    return "[" + ", ".join(_path_literal(os.path.join(folder, name)) for name in _parts(folder)) + "]"
+
+
 class _TextFile(NamedTuple):
     connection: DuckDBPyConnection
     path: str
     packing: str
 
-    def read(self, named: dict[str, str | None]) -> Interactions:
+    def read(self, named: dict[str, str | None], collect: Collect) -> Any:
         n_lines = self.check()
         with closing(self.lines()) as lines:
             layout = recognise(self.path, list(islice(lines, HEAD_LINES)), named)
         with suppress(Exception):  # whatever it was, a careful look names it, or finds nothing wrong
-            return gather(self.connection, *self.fast_table(layout, n_lines))
-        return self.read_carefully(layout)
+            return collect(self.connection, *self.fast_table(layout, n_lines))
+        return self.read_carefully(layout, collect)
 
     def open_bytes(self) -> Any:
         return gzip.open(self.path) if self.packing == "gzip" else open(self.path, "rb")
@@ -204,7 +231,7 @@ class _TextFile(NamedTuple):
         columns["user"] = (f"CASE WHEN {sound} THEN {columns['user'][0]} END", "TEXT")
         return Table(self.path, relation, columns), n_rows
 
-    def read_carefully(self, layout: Layout) -> Interactions:
+    def read_carefully(self, layout: Layout, collect: Collect) -> Any:
         """Read by the csv module, or raise for the first line at fault."""
         columns = {role: (f'"{role}"', "TEXT") for role in layout.columns}
         declared = ", ".join(f"{name} TEXT" for name, _ in columns.values())
@@ -215,7 +242,7 @@ class _TextFile(NamedTuple):
             cells = zip(*batch, strict=True)
             self.connection.register("batch", {str(k): np.array(cell, object) for k, cell in enumerate(cells)})
             self.connection.execute("INSERT INTO careful SELECT * FROM batch")
-        data = gather(self.connection, Table(self.path, "careful", columns, "line {}", "line"))
+        data = collect(self.connection, Table(self.path, "careful", columns, "line {}", "line"), None)
         if faults:  # the rows before it are sound, or the first that is not has been named
             raise faults[0]
         return data

@@ -38,7 +38,7 @@ def allocate_runs(  # type: ignore[no-untyped-def]
     run_row, run_first, run_last, run_slot, columns, values, users, items, least, shares, sums, partials,
     K: tl.constexpr, BLOCK_K: tl.constexpr, STEP: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
-    """`torch_passes.allocate`, one run a program; `log_shares` has the logarithms, as these would fill the registers."""
+    """`torch_passes.allocate`, one run a program; logarithms, which would fill the registers, are in `log_shares`."""
     run = tl.program_id(0)
     row, first, last = tl.load(run_row + run).to(tl.int64), tl.load(run_first + run), tl.load(run_last + run)
     k = tl.arange(0, BLOCK_K)
@@ -65,7 +65,7 @@ def log_shares(values, shares, logs, nnz, BLOCK: tl.constexpr):  # type: ignore[
     p = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     y = tl.load(values + p, mask=p < nnz, other=0.0).to(tl.float64)
     share = tl.load(shares + p, mask=p < nnz, other=1.0).to(tl.float64)
-    log = tl.where(y > 0, y * tl.log(tl.where(y > 0, y / share, 1.0)), 0.0)
+    log = tl.where(y > 0, y * tl.log(tl.where(y > 0, y, 1.0) / tl.where(y > 0, share, 1.0)), 0.0)
     tl.store(logs + tl.program_id(0), tl.sum(log, axis=0))
 
 

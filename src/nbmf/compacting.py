@@ -1,0 +1,239 @@
+"""More data than memory: counts go from a file of any size into a compact one, from which fits are run.
+
+The database numbers the ids and spills what does not fit. Then users are taken a range at a time: their rows are added
+up, sorted and put behind those of the users before. The compact file is the container of docs/format.md; `open_counts`
+leaves its arrays where they are, and the machine fetches what is used.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from nbmf.container import Arrays, Contents, Path, Stream, check_place, read, write_streams
+from nbmf.gathering import Numbered, Table, number, too_many
+from nbmf.interactions import Interactions
+from nbmf.packing import pack_ids, unpack_ids
+from nbmf.reading import read_table
+from nbmf.storage import open_as
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+VERSION = 1
+LEAST_MEMORY = 500_000_000
+OWN_MEMORY = 250_000_000  # of Python and its packages
+BYTES_PER_ROW = 120  # while a range of users is added up
+CHECKED_AT_A_TIME = 1 << 22
+UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def store_counts(
+    source: Any,
+    path: Path,
+    *,
+    user: str | None = None,
+    item: str | None = None,
+    count: str | None = None,
+    min_users_per_item: int = 0,
+    min_items_per_user: int = 0,
+    memory_limit: int | str = "2GB",
+) -> Interactions:
+    """Read interactions that may be larger than memory, filter them, and write them to a compact file.
+
+    Parameters
+    ----------
+    source, user, item, count : as for `nbmf.read_interactions`
+    path : of the file to write; it is replaced as a whole or not at all
+    min_users_per_item, min_items_per_user : keep items with enough users, then users with enough items, once, as
+        `Interactions.filter` does
+    memory_limit : what this process may take, in bytes or as "2GB"; the rest goes through temporary files beside `path`
+
+    Returns
+    -------
+    Interactions whose counts stay in the file, as `nbmf.open_counts(path)` returns them
+
+    Examples
+    --------
+    >>> import pathlib, tempfile, nbmf
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     plays = pathlib.Path(folder, "plays.tsv")
+    ...     _ = plays.write_text("ann\\tjazz\\t3\\nbob\\tjazz\\t1\\nann\\tfolk\\t12\\n")
+    ...     data = nbmf.store_counts(plays, pathlib.Path(folder, "plays.counts"), min_users_per_item=2)
+    ...     data
+    Interactions(2 users × 1 items, 2 non-zero counts, total 4)
+    """
+    memory = _as_bytes(memory_limit)
+    name = check_place(path)
+    named = {"user": user, "item": item, "count": count}
+    least = (min_users_per_item, min_items_per_user)
+    with tempfile.TemporaryDirectory(prefix=".nbmf-", dir=os.path.dirname(name)) as folder:
+
+        def collect(connection: DuckDBPyConnection, table: Table, n_rows: int | None) -> None:
+            found = number(connection, table, n_rows)
+            connection.execute("""
+                CREATE OR REPLACE TEMP TABLE pairs AS SELECT users.code AS user, items.code AS item, amount
+                FROM rows JOIN users ON user_id = users.id JOIN items ON item_id = items.id""")
+            spool = _spool(connection, table, found, folder, (memory - OWN_MEMORY) // (4 * BYTES_PER_ROW))
+            _write(name, found, spool, *least)
+
+        read_table(source, named, collect, (memory - OWN_MEMORY) // 2)
+    return open_counts(path)
+
+
+def open_counts(path: Path) -> Interactions:
+    """Open a file that `nbmf.store_counts` has written; the counts stay in the file until they are used."""
+    contents = open_as("counts", read(path, mapped=True), VERSION)
+    users, items = (unpack_ids(contents, role, contents.value(role, str)) for role in ("users", "items"))
+    return Interactions(
+        users, items, _mapped_matrix(contents, len(users), len(items)), n_repeated=contents.value("n_repeated", int)
+    )
+
+
+def _as_bytes(limit: int | str) -> int:
+    parts = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMG]?I?B?)\s*", str(limit).upper())
+    if parts is None or parts[2] not in UNITS:
+        raise ValueError(f"memory_limit is {limit!r}; give bytes, or a text such as '2GB' or '800MB'")
+    size = int(float(parts[1]) * UNITS[parts[2]])
+    if size < LEAST_MEMORY:
+        raise ValueError(
+            f"memory_limit is {limit!r}; less than {LEAST_MEMORY // 10**6} MB is not enough for Python and the database"
+        )
+    return size
+
+
+@dataclass(frozen=True)
+class Spool:
+    """The counts on their way: one file each of items and of counts, users one after the other.
+
+    lengths : how many each user has
+    users_of_items : how many users each item has
+    bounds : the users' ranges that were added up together
+    largest : of all counts
+    """
+
+    folder: str
+    lengths: NDArray[np.int64]
+    users_of_items: NDArray[np.int64]
+    bounds: list[int]
+    largest: int
+
+    @property
+    def nnz(self) -> int:
+        """How many counts there are."""
+        return int(self.lengths.sum())
+
+    def ranges(self, name: str, dtype: Any) -> Iterator[tuple[slice, NDArray[Any]]]:
+        """Go through one of the files, a range of users at a time."""
+        with open(os.path.join(self.folder, name), "rb") as stream:
+            for start, stop in pairwise(self.bounds):
+                size = int(self.lengths[start:stop].sum())
+                yield slice(start, stop), np.fromfile(stream, dtype, size)
+
+
+def _spool(connection: DuckDBPyConnection, table: Table, found: Numbered, folder: str, most_rows: int) -> Spool:
+    """Add up the rows of each user and item, a range of users at a time."""
+    n_users, n_items = len(found.users), len(found.items)
+    per_user = connection.execute("SELECT user, count(*) AS n FROM pairs GROUP BY user").fetchnumpy()
+    n_rows = np.zeros(n_users, np.int64)
+    n_rows[per_user["user"]] = per_user["n"]
+    bounds = _ranges(n_rows, most_rows)
+    lengths, users_of_items, largest = np.zeros(n_users, np.int64), np.zeros(n_items, np.int64), 0
+    with open(os.path.join(folder, "items"), "wb") as items, open(os.path.join(folder, "counts"), "wb") as counts:
+        for start, stop in pairwise(bounds):
+            part = connection.execute(f"""
+                SELECT user, item, TRY_CAST(sum(amount) AS BIGINT) AS total FROM pairs
+                WHERE user >= {start} AND user < {stop} GROUP BY ALL ORDER BY ALL""").fetchnumpy()
+            if np.ma.is_masked(part["total"]):
+                k = np.flatnonzero(np.ma.getmaskarray(part["total"]))[0]
+                raise too_many(table, found.users[part["user"][k]], found.items[part["item"][k]])
+            stored = np.asarray(part["total"]) > 0
+            chosen, total = np.asarray(part["item"])[stored], np.asarray(part["total"])[stored]
+            lengths += np.bincount(part["user"][stored], minlength=n_users)
+            users_of_items += np.bincount(chosen, minlength=n_items)
+            largest = max(largest, int(total.max(initial=0)))
+            chosen.astype(np.int32).tofile(items)
+            total.astype(np.int64).tofile(counts)
+    return Spool(folder, lengths, users_of_items, bounds, largest)
+
+
+def _ranges(n_rows: NDArray[np.int64], most: int) -> list[int]:
+    """Cut the users into ranges of at most so many rows, or of one user."""
+    upto, bounds = np.concatenate(([0], np.cumsum(n_rows))), [0]
+    while bounds[-1] < len(n_rows):
+        stop = int(np.searchsorted(upto, upto[bounds[-1]] + most, side="right")) - 1
+        bounds.append(min(max(stop, bounds[-1] + 1), len(n_rows)))
+    return bounds
+
+
+def _write(name: str, found: Numbered, spool: Spool, min_users: int, min_items: int) -> None:
+    """Leave out rare items, then users with few of the others, and write what is left."""
+    items_kept = spool.users_of_items >= min_users
+    left = np.zeros(len(found.users), np.int64)
+    for users, items in spool.ranges("items", np.int32):
+        rows = np.repeat(np.arange(users.start, users.stop), spool.lengths[users])
+        left += np.bincount(rows[items_kept[items]], minlength=len(left))
+    users_kept = left >= min_items
+    number_of_item = np.cumsum(items_kept, dtype=np.int32) - np.int32(1)
+    indptr = np.concatenate(([0], np.cumsum(left[users_kept])))
+    index, counted = (np.dtype(np.int32 if largest < 2**31 else np.int64) for largest in (indptr[-1], spool.largest))
+
+    def chosen(file: str, dtype: Any) -> Iterator[NDArray[Any]]:
+        for (users, items), (_, values) in zip(spool.ranges("items", np.int32), spool.ranges(file, dtype), strict=True):
+            kept = items_kept[items] & np.repeat(users_kept[users], spool.lengths[users])
+            yield number_of_item[values[kept]] if file == "items" else values[kept]
+
+    ids: Arrays = {}
+    kinds = {"users": pack_ids("users", found.users[users_kept], ids)}
+    kinds["items"] = pack_ids("items", found.items[items_kept], ids)
+    size = (int(indptr[-1]),)
+    streams = {
+        "counts.data": Stream(counted, size, chosen("counts", np.int64)),
+        "counts.indices": Stream(index, size, chosen("items", np.int32)),
+        "counts.indptr": Stream(index, indptr.shape, [indptr]),
+    } | {key: Stream(values.dtype, values.shape, [values]) for key, values in ids.items()}
+    streams = dict(sorted(streams.items(), key=lambda stream: -stream[1].dtype.itemsize))
+    document = {"kind": "counts", "version": VERSION, "n_repeated": found.n_rows - spool.nnz, **kinds}
+    write_streams(name, document, streams)
+
+
+def _mapped_matrix(contents: Contents, n_users: int, n_items: int) -> sp.csr_array:
+    """Return the matrix, every index of which is checked, a piece at a time: compiled loops walk over it unchecked."""
+    data = contents.array("counts.data", "iuf", None)
+    indices, indptr = (
+        contents.array("counts.indices", "i", len(data)),
+        contents.array("counts.indptr", "i", n_users + 1),
+    )
+    if indptr[0] != 0 or indptr[-1] != len(data) or np.any(np.diff(indptr) < 0):
+        raise contents.fault("the rows of its counts do not follow each other")
+    for start in range(0, len(data), CHECKED_AT_A_TIME):
+        stop = min(start + CHECKED_AT_A_TIME, len(data))
+        piece = indices[start:stop]
+        steps = np.diff(piece, prepend=indices[start - 1] if start else -1)
+        is_first = np.zeros(stop - start, bool)
+        firsts = indptr[np.searchsorted(indptr, start) : np.searchsorted(indptr, stop)]
+        is_first[firsts - start] = True
+        if piece.min() < 0 or piece.max() >= n_items or not np.all((steps > 0) | is_first):
+            raise contents.fault(f"its counts are not of {n_items} items, each once and in order")
+        if not np.all(data[start:stop] > 0):
+            raise contents.fault("one of its counts is not above 0")
+    matrix = sp.csr_array((data, indices, indptr), shape=(n_users, n_items))
+    matrix.has_canonical_format = True
+    return matrix
+
+
+def is_counts_file(path: Path) -> bool:
+    """Whether a file begins like one that nbmf has written; what is in it shows when it is opened."""
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as stream:
+        return stream.read(64)[8:].startswith(b'{"__metadata__":{"sha256":"')

@@ -1,0 +1,190 @@
+"""The gpu backend beyond the contract of test_backends.py: what stays on the device, whole fits, how rows are cut."""
+
+import os
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nbmf
+from conftest import count_matrices, gpus, small_matrix
+from nbmf.backends import make_backend
+from nbmf.backends.reference import Reference
+from nbmf.counts import Counts
+from nbmf.factors import Gamma, Point, Prior
+from nbmf.inference.cavi import CAVI
+from nbmf.inference.mm import MM
+from nbmf.likelihood import NegativeBinomial, Poisson
+from nbmf.model import Model, begin
+from nbmf.ties import Ties
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'nbmf[gpu]'")
+
+from nbmf.backends.clustering import cluster_rows  # noqa: E402
+from nbmf.backends.gpu import Gpu  # noqa: E402
+from nbmf.backends.resident import ResidentGamma, cut  # noqa: E402
+
+no_gpu = pytest.mark.filterwarnings("ignore:backend='gpu' finds no GPU")
+
+
+def test_kernels_are_run():
+    """Says what is not run here; the other tests take whatever `gpus` gives."""
+    if find_spec("triton") is None:
+        pytest.skip("Triton is not installed: its kernels are neither run nor interpreted")
+    if "TRITON_INTERPRET" in os.environ:
+        pytest.skip("there is no GPU: Triton's kernels are interpreted on small data, bf16 not at all")
+    assert torch.cuda.is_available()
+
+
+@given(count_matrices(), st.integers(1, 3), st.integers(0, 3))
+def test_runs_are_all_non_zeros(matrix, longest, block):
+    """Each non-zero is in one run, none is longer than asked for, and the slots of a row are in its order."""
+    counts = sp.csr_array(matrix)
+    counts.eliminate_zeros()
+    indptr, columns = torch.from_numpy(counts.indptr.astype(np.int64)), torch.from_numpy(counts.indices)
+    runs = cut(indptr, columns, longest, block)
+    row, first, last, slot = (values.numpy() for values in runs[:4])
+    assert sorted(np.concatenate([np.arange(*pair) for pair in zip(first, last, strict=True)] or [[]])) == list(
+        range(counts.nnz)
+    )
+    assert np.all((last > first) & (last - first <= longest))
+    of_non_zero = np.repeat(np.arange(len(matrix)), np.diff(counts.indptr))
+    assert np.all(of_non_zero[first] == row)
+    if block:
+        assert np.all(counts.indices[first] // block == counts.indices[last - 1] // block)
+        assert np.all(np.diff(counts.indices[first] // block) >= 0)
+    for n, at, end in zip(*(values.tolist() for values in runs[4:7]), strict=True):
+        mine = slot[row == n]
+        assert sorted(mine) == list(range(at, end))
+        assert np.all(np.diff(first[row == n][np.argsort(mine)]) > 0)
+    assert np.all((slot >= 0) == np.isin(row, runs.split_row.numpy()))
+
+
+@pytest.mark.parametrize("backend", gpus(), ids=str)
+@pytest.mark.parametrize("n_clusters", [0, 5])
+def test_rows_of_several_runs(backend, n_clusters, monkeypatch):
+    monkeypatch.setattr("nbmf.backends.gpu.LONGEST_RUN", 3)
+    backend = Gpu(kernels=backend.kernels, block=7)
+    counts = Counts.of(sp.csr_array(small_matrix()), np.dtype(np.float64))
+    rng = np.random.default_rng(0)
+    users, items = (Point(rng.gamma(1, 1, (n, 4))) for n in (30, 20))
+    ties = Ties(rng.integers(0, 5, 20).astype(np.int32), 5) if n_clusters else None
+    sums = []
+    for each in (backend, Reference()):
+        found = each.expect(counts, users, items, NegativeBinomial(0.5), ties)
+        sums.append([*found.user_sums, *each.sum_by_item(counts, found, users)])
+    for ours, plain in zip(*sums, strict=True):
+        np.testing.assert_allclose(ours.cpu().numpy(), plain, rtol=1e-12)
+
+
+@pytest.mark.parametrize("n_clusters", [0, 5])
+@pytest.mark.parametrize("law", [Poisson(), NegativeBinomial(0.7)], ids=str)
+@pytest.mark.parametrize("algorithm", [CAVI(), MM()], ids=str)
+@pytest.mark.parametrize("backend", gpus(interpreted=False), ids=str)
+def test_sweeps_are_those_of_the_reference(backend, algorithm, law, n_clusters):
+    """The objective within 1e-4, in single precision, and the same bits when it is done again."""
+    counts = Counts.of(sp.csr_array(small_matrix(60, 40)), np.dtype(np.float32))
+    rng = np.random.default_rng(2)
+    start = [rng.gamma(1, 1, (n, 5)).astype(np.float32) for n in (60, 40)]
+    ties = Ties(rng.integers(0, 5, 40).astype(np.int32), 5) if n_clusters else None
+    model, found = Model(law, Prior(1, 1), Prior(1, 1)), []
+    for each in (backend, backend, Reference()):
+        state, objectives = begin(model, counts, each, *start, ties), []
+        for _ in range(8):
+            state = algorithm.step(state, counts, each)
+            objectives.append(state.objective)
+        found.append((np.array(objectives), state.users.on_host().mean))
+    np.testing.assert_allclose(found[0][0], found[2][0], rtol=1e-4)
+    assert found[0][0].tobytes() == found[1][0].tobytes()
+    assert found[0][1].tobytes() == found[1][1].tobytes()
+
+
+def test_posteriors_on_the_device_are_gammas():
+    """Whatever is asked of them is what the same numbers give on the host."""
+    rng = np.random.default_rng(0)
+    sums = nbmf.backends.Sums(*(rng.gamma(1, 1, (6, 3)) for _ in range(2)))
+    for prior in (Prior(0.5, 2.0), Prior(0.5, rng.gamma(1, 1, (6, 1)))):
+        held, plain = (each.conditional(prior, sums) for each in (Gpu(kernels="torch"), Reference()))
+        assert isinstance(held, ResidentGamma)
+        assert held.dimensions == plain.dimensions == (6, 3)
+        assert held.total == pytest.approx(plain.total, rel=1e-12)
+        assert held.divergence(prior) == pytest.approx(plain.divergence(prior), rel=1e-12)
+        fetched = held.on_host()
+        assert type(fetched) is Gamma
+        np.testing.assert_allclose([fetched.shape, fetched.rate], [plain.shape, plain.rate], rtol=1e-12)
+
+
+@no_gpu
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"exposure": "exact"},
+        {"exposure": "exact", "accelerate": True},
+        {"exposure": "tied", "n_clusters": 4},
+        {"inference": "mm"},
+    ],
+)
+def test_a_fit_is_that_of_the_cpu(settings):
+    if torch.cuda.is_available() and "accelerate" in settings:
+        pytest.skip("longer steps magnify rounding, which differs from device to device")
+    data = nbmf.Interactions.from_matrix(small_matrix())
+    fits = [
+        nbmf.NBMF(3, random_state=0, max_iter=12, dtype="float64", backend=backend, **settings).fit(data)
+        for backend in ("gpu", "cpu")
+    ]
+    np.testing.assert_allclose(fits[0].objective_, fits[1].objective_, rtol=1e-9)
+    np.testing.assert_allclose(fits[0].user_factors_, fits[1].user_factors_, rtol=1e-5, atol=1e-9)
+    assert type(fits[0].user_posterior_.mean) is np.ndarray
+
+
+@no_gpu
+@pytest.mark.parametrize("concentration", ["learn", "learn_per_user"])
+def test_hyperparameters_are_learned_alike(concentration):
+    data = nbmf.Interactions.from_matrix(small_matrix())
+    settings = {"concentration": concentration, "rates": "per_row", "shapes": "learn", "exposure": "exact"}
+    fits = [
+        nbmf.NBMF(2, random_state=0, max_iter=6, dtype="float64", backend=backend, **settings).fit(data)
+        for backend in ("gpu", "cpu")
+    ]
+    np.testing.assert_allclose(fits[0].concentration_, fits[1].concentration_, rtol=1e-6)
+    np.testing.assert_allclose(fits[0].objective_, fits[1].objective_, rtol=1e-8)
+
+
+@no_gpu
+def test_a_checkpoint_resumes_to_the_bit(tmp_path):
+    data, path = nbmf.Interactions.from_matrix(small_matrix()), tmp_path / "fit.ckpt"
+    settings = {"random_state": 0, "tol": 0, "backend": "gpu"}
+    whole = nbmf.NBMF(2, max_iter=9, **settings).fit(data)
+    nbmf.NBMF(2, max_iter=4, **settings).fit(data, checkpoint=path)
+    resumed = nbmf.NBMF(2, max_iter=9, **settings).fit(data, resume=path)
+    assert whole.objective_.tobytes() == resumed.objective_.tobytes()
+    assert whole.user_factors_.tobytes() == resumed.user_factors_.tobytes()
+
+
+def test_clusters_on_the_device_are_nearest_centres():
+    """Well apart, clusters are found as they are; else every row is at the nearest centre of its own kind's mean."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 4, 300)
+    rows = np.eye(4)[truth] * 50 + rng.normal(0, 1, (300, 4))
+    labels = cluster_rows(torch.from_numpy(rows), 4, np.random.RandomState(0))
+    assert len(set(zip(truth.tolist(), labels.tolist(), strict=True))) == 4
+    again = cluster_rows(torch.from_numpy(rows), 4, np.random.RandomState(0))
+    assert labels.tobytes() == again.tobytes()
+    assert set(cluster_rows(torch.ones(5, 2), 3, np.random.RandomState(0))) <= {0, 1, 2}
+
+
+def test_without_a_gpu_the_user_is_told():
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.warns(UserWarning, match="no GPU"):
+        make_backend("gpu")
+    assert type(make_backend("auto", None, work=1e30)).__name__ == "Cpu"
+
+
+def test_without_torch_the_way_out_is_named(monkeypatch):
+    monkeypatch.setattr("nbmf.backends.find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r"nbmf\[gpu\]"):
+        make_backend("gpu")
