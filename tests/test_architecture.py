@@ -69,7 +69,7 @@ LAYERS = [
     {"nbmf.recommending", "nbmf.explaining", "nbmf.newcomers", "nbmf.growing", "nbmf.forecasting"},
     {"nbmf.factorization"},
     {"nbmf.recommender", "nbmf.slim"},
-    {"nbmf.averaging"},
+    {"nbmf.averaging", "nbmf.distributed"},
     {"nbmf.loading"},
     {
         "nbmf.evaluation",

@@ -99,6 +99,18 @@ def open_counts(path: Path) -> Interactions:
     )
 
 
+def counts_of_users(path: Path, start: int, stop: int) -> sp.csr_array:
+    """Return the rows of some users of a file that `open_counts` has found sound; they stay in the file."""
+    contents = open_as("counts", read(path, mapped=True, checked=False), VERSION)
+    indptr = contents.array("counts.indptr", "i", None)
+    cells = slice(int(indptr[start]), int(indptr[stop]))
+    data, indices = (contents.array(f"counts.{name}", "iuf", None)[cells] for name in ("data", "indices"))
+    n_items = contents.value("n_items", int)
+    matrix = sp.csr_array((data, indices, indptr[start : stop + 1] - indptr[start]), shape=(stop - start, n_items))
+    matrix.has_canonical_format = True
+    return matrix
+
+
 def _as_bytes(limit: int | str) -> int:
     parts = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMG]?I?B?)\s*", str(limit).upper())
     if parts is None or parts[2] not in UNITS:
@@ -202,7 +214,8 @@ def _write(name: str, found: Numbered, spool: Spool, min_users: int, min_items: 
         "counts.indptr": Stream(index, indptr.shape, [indptr]),
     } | {key: Stream(values.dtype, values.shape, [values]) for key, values in ids.items()}
     streams = dict(sorted(streams.items(), key=lambda stream: -stream[1].dtype.itemsize))
-    document = {"kind": "counts", "version": VERSION, "n_repeated": found.n_rows - spool.nnz, **kinds}
+    sizes = {"n_repeated": found.n_rows - spool.nnz, "n_items": int(items_kept.sum())}
+    document = {"kind": "counts", "version": VERSION, **sizes, **kinds}
     write_streams(name, document, streams)
 
 

@@ -127,10 +127,11 @@ def write_streams(path: Path, document: Mapping[str, Any], streams: Mapping[str,
         file.write(_header(document, streams, checksums))  # as long as the first: checksums have one length
 
 
-def read(path: Path, *, mapped: bool = False) -> Contents:
+def read(path: Path, *, mapped: bool = False, checked: bool = True) -> Contents:
     """Read a file, every byte of which is covered by a checksum that must be right.
 
     mapped : leave the arrays in the file, from where the machine fetches what is used; they cannot be written to
+    checked : False believes the arrays' checksums: for a file that was read before
     """
     name = os.fspath(path)
     if not os.path.exists(name):
@@ -139,7 +140,7 @@ def read(path: Path, *, mapped: bool = False) -> Contents:
         raise StorageError(f"{name}: is a {'folder; name the file in it' if os.path.isdir(name) else 'device'}")
     try:
         with open(name, "rb") as stream:
-            return _read(name, stream, mapped)
+            return _read(name, stream, mapped, checked)
     except StorageError:
         raise
     except MemoryError as error:
@@ -255,7 +256,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def _read(name: str, stream: BufferedReader, mapped: bool = False) -> Contents:
+def _read(name: str, stream: BufferedReader, mapped: bool, checked: bool) -> Contents:
     size = os.fstat(stream.fileno()).st_size
     opening = stream.read(LENGTH_BYTES + len(START))
     if opening[LENGTH_BYTES:] != START:
@@ -275,8 +276,8 @@ def _read(name: str, stream: BufferedReader, mapped: bool = False) -> Contents:
         if LENGTH_BYTES + length + stop > size:
             raise StorageError(f"{name}: is cut short (it has {size} bytes); fetch or write it again")
         place = stop
-        values, checksum = (_map if mapped and stop > start else _take)(name, stream, kind, shape)
-        if checksum != checksums.get(key):
+        values, checksum = (_map if mapped and stop > start else _take)(name, stream, kind, shape, checked)
+        if checked and checksum != checksums.get(key):
             raise StorageError(f"{name}: is damaged: {key!r} does not match its checksum; fetch or write it again")
         arrays[key] = values.astype(values.dtype.newbyteorder("="), copy=False)
     if LENGTH_BYTES + length + place != size:
@@ -284,18 +285,20 @@ def _read(name: str, stream: BufferedReader, mapped: bool = False) -> Contents:
     return Contents(name, document, arrays)
 
 
-def _take(name: str, stream: BufferedReader, kind: str, shape: tuple[int, ...]) -> tuple[Array, str]:
-    """Return the array that follows in the stream, and its checksum."""
+def _take(name: str, stream: BufferedReader, kind: str, shape: tuple[int, ...], checked: bool) -> tuple[Array, str]:
+    """Return the array that follows in the stream, and its checksum if it is wanted."""
     values = np.empty(shape, kind)
     stream.readinto(_bytes(values))
-    return values, sha256(_bytes(values)).hexdigest()
+    return values, sha256(_bytes(values)).hexdigest() if checked else ""
 
 
-def _map(name: str, stream: BufferedReader, kind: str, shape: tuple[int, ...]) -> tuple[Array, str]:
+def _map(name: str, stream: BufferedReader, kind: str, shape: tuple[int, ...], checked: bool) -> tuple[Array, str]:
     """`_take` that leaves the array where it is; the checksum is made of pieces, so that no more is held."""
     start, digest = stream.tell(), sha256()
     left = prod(shape) * np.dtype(kind).itemsize
-    while left and (piece := stream.read(min(left, CHUNK))):
+    if not checked:
+        stream.seek(left, os.SEEK_CUR)
+    while checked and left and (piece := stream.read(min(left, CHUNK))):
         digest.update(piece)
         left -= len(piece)
     return np.asarray(np.memmap(name, kind, "r", start, shape)), digest.hexdigest()

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import Tags, check_random_state
 
-from nbmf.backends import make_backend
+from nbmf.backends import Backend, make_backend
 from nbmf.checkpoints import Checkpoints, Origin, read_checkpoint, resumed
 from nbmf.container import Path, StorageError
 from nbmf.counts import Counts, take_unknown
@@ -115,19 +115,34 @@ class CountFactorization(Growing, Explaining, Forecasting):
         -------
         self, fitted. Ctrl-C during the fit keeps the last finished sweep and warns.
         """
+        return self.fit_with(
+            None,
+            X,
+            unknown=unknown,
+            callbacks=callbacks,
+            stopping=stopping,
+            checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every,
+            resume=resume,
+        )
+
+    def fit_with(self, backend: Backend | None, X: Any, **options: Any) -> Self:
+        """`fit` by a backend that was made elsewhere; None for the one that the settings name."""
         with self._refitting():
-            self._become(self._fit(X, unknown, callbacks, stopping, checkpoint, checkpoint_every, resume))
+            self._become(self._fit(backend, X, **options))
         return self
 
     def _fit(
         self,
+        backend: Backend | None,
         X: Any,
-        unknown: Any,
-        callbacks: Iterable[Callable[[Snapshot], Any]],
-        stopping: Stopping | None,
-        checkpoint: Path | None,
-        checkpoint_every: int | timedelta,
-        resume: Path | None,
+        *,
+        unknown: Any = None,
+        callbacks: Iterable[Callable[[Snapshot], Any]] = (),
+        stopping: Stopping | None = None,
+        checkpoint: Path | None = None,
+        checkpoint_every: int | timedelta = timedelta(minutes=1),
+        resume: Path | None = None,
     ) -> Fitted:
         self._check_settings()
         if stopping is not None and resume is not None:
@@ -136,7 +151,7 @@ class CountFactorization(Growing, Explaining, Forecasting):
         users, items, matrix = self._take(X)
         rng = check_random_state(self.random_state)
         n_ties = self._n_ties(matrix)
-        backend = make_backend(self.backend, self.n_threads, self._work(matrix, n_ties))
+        backend = backend or make_backend(self.backend, self.n_threads, self._work(matrix, n_ties))
         left_out = take_unknown(unknown, users, items)
         counts = Counts.of(self._prepare(matrix), np.dtype(self.dtype), left_out)
         saved = checkpoints = None

@@ -1,0 +1,352 @@
+"""Fits on several machines, by dask.distributed: users are cut into parts, and what sums over users adds over parts.
+
+Distribution is one more backend around the one of a single machine: the algorithms, the loop and the checkpoints are
+the same and run here. A worker gets its part of the counts from the file, and the factors from here in every sweep;
+what it finds is added up in the order of the parts. So no worker holds anything that cannot be had again: one that is
+killed is replaced, its tasks are done anew, and the result is the same to the bit.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from importlib import import_module
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from nbmf.backends import OnHost, Sums
+from nbmf.backends.cpu import Cpu, SparseExpectation
+from nbmf.compacting import counts_of_users, is_counts_file, open_counts, store_counts
+from nbmf.container import Path
+from nbmf.counts import Counts, take_unknown
+from nbmf.factorization import CountFactorization
+from nbmf.factors import Factor, Gamma, Point, Prior
+from nbmf.interactions import Interactions
+from nbmf.likelihood import Likelihood, NegativeBinomial
+from nbmf.ties import Ties
+
+Array = NDArray[np.floating[Any]]
+Client = Any  # a distributed.Client; dask is optional
+Future = Any
+Model = TypeVar("Model", bound=CountFactorization)
+
+NONZEROS_PER_PART = 2_000_000
+ALLOWED_DEATHS = 2  # of workers that run a task, before it is held to be the cause
+
+
+class WorkersKilledError(RuntimeError):
+    """Every worker that took a task died."""
+
+
+def fit(
+    model: Model,
+    source: Any,
+    *,
+    client: Client | None = None,
+    n_workers: int = 2,
+    n_parts: int | None = None,
+    folder: Path | None = None,
+    memory_limit: int | str = "2GB",
+    **options: Any,
+) -> Model:
+    """Fit a model on the workers of a dask cluster.
+
+    Parameters
+    ----------
+    model : an estimator, such as NBMF(…)
+    source : a file that `nbmf.store_counts` has written; or whatever that can read, a folder of parquet parts among it;
+        or a dask data frame of such rows, whose columns are recognised by their names
+    client : of the cluster to use; by default one with `n_workers` processes on this machine, for this fit alone
+    n_parts : how many parts the users are cut into; by default one for two million counts, and two at least. With the
+        same parts, any number of workers gives the same result to the bit.
+    folder : where the compact file goes if there is none yet; the workers of every machine must see it under this name
+    memory_limit : what reading may take here
+    options : of `fit`: unknown, callbacks, stopping, checkpoint, checkpoint_every, resume
+
+    Returns
+    -------
+    the model, fitted. Checkpoints are written here, so a fit whose workers are all gone can be resumed.
+    """
+    with _compact(source, folder, memory_limit) as path, _connected(client, n_workers) as connected:
+        data = open_counts(path)
+        size = n_parts or max(2, -(-data.nnz // NONZEROS_PER_PART))
+        unknown = take_unknown(options.get("unknown"), data.users, data.items)
+        parts = cut_users(path, data.matrix, size, np.dtype(model.dtype), getattr(model, "binarize", False), unknown)
+        backend = Cluster(connected, tuple(parts))
+        try:
+            model.fit_with(backend, data, **options)
+        finally:
+            backend.forget()
+    return model
+
+
+@dataclass(frozen=True)
+class Part:
+    """The counts of users `start` to `stop` of a file, and how a fit wants them."""
+
+    number: int
+    path: str
+    start: int
+    stop: int
+    dtype: np.dtype[Any]
+    binarize: bool
+    unknown: sp.csr_array | None = field(repr=False)
+
+    def load(self) -> Counts:
+        """Read the counts; on a worker."""
+        matrix = counts_of_users(self.path, self.start, self.stop)
+        if self.binarize:
+            matrix = sp.csr_array((np.ones_like(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
+        return Counts.of(matrix, self.dtype, self.unknown)
+
+    def law(self, likelihood: Likelihood) -> Likelihood:
+        """The law of these users."""
+        α = likelihood.concentration
+        if not isinstance(α, np.ndarray) or len(α) == 1:
+            return likelihood
+        return NegativeBinomial(α[self.start : self.stop])
+
+    def __str__(self) -> str:
+        """Name the part for a person."""
+        return f"part {self.number} (users {self.start:,} to {self.stop:,} of {self.path})"
+
+
+def cut_users(
+    path: Path,
+    matrix: sp.csr_array,
+    n_parts: int,
+    dtype: np.dtype[Any],
+    binarize: bool = False,
+    unknown: sp.csr_array | None = None,
+) -> list[Part]:
+    """Cut the users into parts of about equal numbers of counts."""
+    n_users = matrix.shape[0]
+    upto = matrix.indptr + np.arange(n_users + 1, dtype=np.int64)
+    bounds = np.unique(np.searchsorted(upto, np.linspace(0, upto[-1], min(n_parts, n_users) + 1))).tolist()
+    name = os.path.abspath(os.fsdecode(path))
+    return [
+        Part(n, name, start, stop, dtype, binarize, None if unknown is None else unknown[start:stop])
+        for n, (start, stop) in enumerate(pairwise(bounds))
+    ]
+
+
+@dataclass(frozen=True)
+class Share:
+    """A factor, or some of its rows, on its way to a worker: what the passes read of it."""
+
+    mean: Array
+    geometric_mean: Array
+
+    @classmethod
+    def of(cls, factor: Factor, rows: slice = slice(None)) -> Share:
+        """Take some rows of a factor."""
+        mean = factor.mean[rows]
+        return cls(mean, mean if isinstance(factor, Point) else factor.geometric_mean[rows])
+
+    @property
+    def total(self) -> float:
+        """Σ⟨x⟩ over all entries."""
+        return float(self.mean.sum(dtype=np.float64))
+
+    @property
+    def dimensions(self) -> tuple[int, int]:
+        """Rows and K."""
+        n_rows, n_components = self.mean.shape
+        return n_rows, n_components
+
+    def on_host(self) -> Share:
+        """Return itself."""
+        return self
+
+
+@dataclass(frozen=True)
+class SpreadExpectation:
+    """Allocations and exposures that stay with the workers, each with its part; and what came back of them."""
+
+    found: tuple[Future, ...]
+    sums: Sums | None
+    log_evidence: float
+
+    @property
+    def user_sums(self) -> Sums:
+        """The sums over each user's cells, of all parts."""
+        if self.sums is None:
+            raise ValueError("the users' sums were not asked for: expect(..., sum_users=True) makes them")
+        return self.sums
+
+
+@dataclass(frozen=True)
+class Cluster(OnHost):
+    """The passes on the workers of a cluster, a part of the users each; posteriors are updated here."""
+
+    client: Client = field(repr=False)
+    parts: tuple[Part, ...]
+
+    def expect(
+        self,
+        counts: Counts,
+        users: Factor,
+        items: Factor,
+        likelihood: Likelihood,
+        ties: Ties | None,
+        *,
+        sum_users: bool = True,
+    ) -> SpreadExpectation:
+        """Infer allocations and exposures of every part."""
+        shared = self._send((Share.of(items), ties))
+        found = []
+        for part, data in zip(self.parts, self._counts, strict=True):
+            mine = self._send(Share.of(users, slice(part.start, part.stop)))
+            found.append(self._submit("expect", part, _expect, data, mine, shared, part.law(likelihood), sum_users))
+        reports = [
+            self._submit("report", *pair) for pair in zip(self.parts, [_report] * len(found), found, strict=True)
+        ]
+        gathered: list[tuple[Sums | None, float]] = self._gather(reports)
+        log_evidence = float(sum(log for _, log in gathered))
+        sums = [sums for sums, _ in gathered if sums is not None]
+        return SpreadExpectation(tuple(found), _stacked(sums) if sum_users else None, log_evidence)
+
+    def sum_by_item(self, counts: Counts, expectation: SpreadExpectation, users: Factor) -> Sums:
+        """Sum the same allocations and exposures for each item, in the order of the parts."""
+        tasks = []
+        for part, data, found in zip(self.parts, self._counts, expectation.found, strict=True):
+            means = self._send(Point(users.mean[part.start : part.stop]))
+            tasks.append(self._submit("sum", part, _sum_items, data, found, means))
+        return _added(self._gather(tasks))
+
+    def slopes(
+        self, counts: Counts, expectation: SpreadExpectation, group: str
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """∂/∂α and ∂²/∂α² of the log-evidence: those of users one part after another, others added up."""
+        tasks = [
+            self._submit("slopes", part, _slopes, data, found, group)
+            for part, data, found in zip(self.parts, self._counts, expectation.found, strict=True)
+        ]
+        join = np.concatenate if group == "user" else partial(np.sum, axis=0)
+        slope, curvature = (join(values) for values in zip(*self._gather(tasks), strict=True))
+        return slope, curvature
+
+    def conditional(self, prior: Prior, sums: Sums) -> Gamma:
+        """Return the posterior and its moments, made here."""
+        return self._local.conditional(prior, sums)
+
+    def forget(self) -> None:
+        """Let the workers go of the counts."""
+        self.__dict__.pop("_counts", None)
+
+    @cached_property
+    def _local(self) -> Cpu:
+        return Cpu()
+
+    @cached_property
+    def _counts(self) -> list[Future]:
+        return [self._submit("load", part, Part.load, part) for part in self.parts]
+
+    def _submit(self, what: str, part: Part, function: Any, *arguments: Any) -> Future:
+        key = f"nbmf-{what}-{part.number}-{os.urandom(8).hex()}"
+        return self.client.submit(function, *arguments, key=key, pure=False)
+
+    def _send(self, value: Any) -> Future:
+        """Hand a value to whichever workers need it: as a task that returns it, so that no worker takes it along."""
+        with import_module("dask").config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
+            return self.client.submit(_same, value, key=f"nbmf-send-{os.urandom(8).hex()}", pure=False)
+
+    def _gather(self, tasks: Sequence[Future]) -> list[Any]:
+        """Return what the tasks of all parts give, in their order."""
+        distributed: Any = import_module("distributed")
+        try:
+            found: list[Any] = self.client.gather(list(tasks))
+        except distributed.KilledWorker as error:
+            distributed.wait(tasks)
+            failed = [part for part, task in zip(self.parts, tasks, strict=True) if task.status == "error"]
+            raise WorkersKilledError(
+                f"{' and '.join(map(str, failed))}: every worker that took its task died ({error.task}; the last at "
+                f"{error.last_worker.address}). Most often they run out of memory: give them more, or ask for more "
+                f"parts than {len(self.parts)}"
+            ) from error
+        return found
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _expect(
+    counts: Counts, users: Share, shared: tuple[Share, Ties | None], likelihood: Likelihood, sum_users: bool
+) -> SparseExpectation:
+    items, ties = shared
+    return Cpu().expect(counts, users, items, likelihood, ties, sum_users=sum_users)
+
+
+def _report(found: SparseExpectation) -> tuple[Sums | None, float]:
+    return found.sums, found.log_evidence
+
+
+def _sum_items(counts: Counts, found: SparseExpectation, users: Point) -> Sums:
+    return Cpu().sum_by_item(counts, found, users)
+
+
+def _slopes(counts: Counts, found: SparseExpectation, group: str) -> tuple[Array, Array]:
+    return Cpu().slopes(counts, found, group)
+
+
+def _added(parts: Sequence[Sums]) -> Sums:
+    """Add up, in the order of the parts and in double precision."""
+    dtype = parts[0].allocated.dtype
+    allocated, exposed = (values.astype(np.float64) for values in parts[0])
+    for part in parts[1:]:
+        allocated += part.allocated
+        exposed += part.exposed
+    return Sums(allocated.astype(dtype), exposed.astype(dtype))
+
+
+def _stacked(sums: Sequence[Sums]) -> Sums:
+    """The rows of all parts, one after another; where all rows of a law agree, there is one row."""
+    agree = all(len(part.exposed) == 1 < len(part.allocated) for part in sums)
+    exposed = sums[0].exposed if agree else np.concatenate([
+        np.broadcast_to(part.exposed, part.allocated.shape) for part in sums
+    ])  # fmt: skip
+    return Sums(np.concatenate([part.allocated for part in sums]), exposed)
+
+
+@contextmanager
+def _connected(client: Client | None, n_workers: int) -> Iterator[Client]:
+    """The given client, or one of a cluster of processes that lives as long as the fit."""
+    if client is not None:
+        yield client
+        return
+    try:
+        dask, distributed = import_module("dask"), import_module("distributed")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("several workers need dask: pip install 'nbmf[dask]'") from error
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": ALLOWED_DEATHS}),
+        distributed.LocalCluster(n_workers, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as found,
+    ):
+        yield found
+
+
+@contextmanager
+def _compact(source: Any, folder: Path | None, memory_limit: int | str) -> Iterator[Path]:
+    """The path of a compact file of the counts, made for the fit if there is none yet."""
+    if isinstance(source, Interactions):
+        raise TypeError("these Interactions are in memory here; workers read a file: nbmf.store_counts(…) writes one")
+    if isinstance(source, str | os.PathLike) and is_counts_file(source):
+        yield source
+        return
+    with tempfile.TemporaryDirectory(prefix="nbmf-", dir=folder) as place:
+        if hasattr(source, "to_parquet") and hasattr(source, "dask"):
+            source.to_parquet(os.path.join(place, "parts"), write_index=False)
+            source = os.path.join(place, "parts")
+        path = os.path.join(place, "fit.counts")
+        store_counts(source, path, memory_limit=memory_limit)
+        yield path
