@@ -106,24 +106,24 @@ def time_walks(data, W, H, of_users):
 def tune_walks(matrix, W, H):
     """Settings of the walks over the non-zeros."""
     counts = Counts.of(matrix, np.dtype(np.float32))
-    for longest, block in ((256, 0), (512, 0), (128, 0), (256, 65_536), (256, 131_072), (256, 262_144)):
+    for longest, block in ((256, 0), (512, 0), (1024, 0), (256, 524_288)):
         gpu_module.LONGEST_RUN = longest
         data = Gpu(block=block)._resident(counts)
-        settings = ((16, 1), (8, 1), (32, 1), (16, 2), (32, 2), (32, 4)) if (longest, block) == (256, 0) else ((16, 1),)
+        settings = ((16, 1), (8, 1), (4, 1), (8, 2)) if (longest, block) == (256, 0) else ((8, 1),)
         for step, warps in settings:
-            passes.STEP, passes.WARPS = step, warps
+            passes.STEP, passes.ITEM_STEP, passes.WARPS = step, step, warps
             text = time_walks(data, W, H, not block)
             print(
                 f"  run {longest} block {block} step {step} warps {warps}: {text} ms (items, users, sums)", flush=True
             )
-    gpu_module.LONGEST_RUN, passes.STEP, passes.WARPS = 256, 16, 1
+    gpu_module.LONGEST_RUN, passes.STEP, passes.ITEM_STEP, passes.WARPS = 256, 16, 8, 1
 
 
 def tune_rows(data, W, sizes, labels, α):
     """Settings of the clusters' and the posteriors' kernels."""
     excess = torch.rand_like(data.values)
     kernel = passes.kernels.tie_rows
-    for step, warps in ((32, 4), (16, 1), (32, 1), (32, 2), (64, 4)):
+    for step, warps in ((32, 1), (16, 1), (64, 1), (64, 2)):
         mass, logs = torch.rand(len(W), N_CLUSTERS, device="cuda") * 1e3, torch.empty(len(W), device="cuda").double()
         settings = {"C": N_CLUSTERS, "BLOCK_C": N_CLUSTERS, "STEP": step, "num_warps": warps}
         arguments = (data.indptr, data.columns, data.values, labels, sizes, α, excess, mass, logs)
@@ -146,10 +146,10 @@ def tune_tiles(W, H, rate):
     floor = 4.0 * len(W) * len(H) * K / rate
     print(f"  floor of a side at the bf16 product's rate: {1e3 * floor:.0f} ms")
     options = {
-        "bf16": [(128, 64, 8, 3, 8), (128, 64, 4, 3, 8), (128, 128, 8, 3, 8), (128, 64, 8, 3, 1), (128, 128, 8, 2, 1),
-                 (64, 128, 4, 3, 8), (128, 64, 8, 4, 8), (256, 64, 8, 3, 8)],
-        "tf32": [(128, 64, 8, 2, 8), (128, 64, 8, 3, 8)],
-        "tf32x3": [(128, 64, 8, 2, 8), (64, 64, 4, 2, 8), (128, 32, 8, 2, 8)],
+        "bf16": [(128, 32, 8, 3), (128, 32, 8, 2), (128, 32, 8, 4), (128, 64, 8, 3), (128, 64, 8, 2), (128, 64, 4, 3),
+                 (64, 64, 4, 3), (64, 32, 4, 3), (256, 32, 8, 3), (128, 16, 8, 3)],
+        "tf32": [(128, 64, 8, 2), (128, 32, 8, 3)],
+        "tf32x3": [(128, 32, 8, 2), (128, 64, 8, 1), (128, 32, 4, 2), (64, 32, 4, 2)],
     }  # fmt: skip
     for kind, all_settings in options.items():
         precision = {"tf32x3": "float32"}.get(kind, kind)
@@ -193,12 +193,13 @@ def passes_of_a_sweep(matrix, start, bandwidth):
     ties = backend.cluster(Point(start[1]), N_CLUSTERS, np.random.RandomState(0))
     labels, sizes, members = backend._clusters(ties, torch.float32)
     α, nnz, row = torch.ones(len(W), device="cuda"), matrix.nnz, 4 * K
-    S = backend._sum_clusters(H, members, sizes)
+    S = backend._sum_clusters(H, labels, members, sizes)
     shares = passes.allocate(data, W, H, 1e-25, True)[0]
     excess, unseen, _ = passes.tie(data, W, H, W @ S.T, sizes, labels, α)
     users, items, clusters = row * len(W), row * len(H), 4 * N_CLUSTERS * len(W)
     table = [
         ("allocate, users", lambda: passes.allocate(data, W, H, 1e-25, True), 12 * nnz + 2 * users + items, nnz * row),
+        ("sum clusters", lambda: backend._sum_clusters(H, labels, members, sizes), items, 0),
         ("means · cluster sums", lambda: W @ S.T, users + clusters, 0),
         ("tie", lambda: passes.tie(data, W, H, unseen.clone(), sizes, labels, α),
          24 * nnz + users + items + 4 * clusters, nnz * row),

@@ -30,6 +30,7 @@ Tensor = Any
 LEAST_INTENSITY = {torch.float32: 1e-25, torch.float64: 1e-250}
 LONGEST_RUN = 256
 BLOCK_ROWS = 4096  # rows summed in single precision before the sum goes to double
+FEW_CLUSTERS = 256
 CLUSTERED_ON_DEVICE = 1e9  # items × K × clusters from which k-means on the host would take longer than a sweep
 
 
@@ -111,7 +112,7 @@ class Gpu:
             found = replace(found, excess=excess, log_evidences=(*found.log_evidences, log_of_stored))
         else:
             labels, sizes, members = self._clusters(ties, W[0].dtype)
-            cluster_sums = self._sum_clusters(H[0], members, sizes)
+            cluster_sums = self._sum_clusters(H[0], labels, members, sizes)
             α_users, _ = self._concentrations(likelihood, W[0])
             excess, unseen, log = passes.tie(data, *_means(W, H), W[0] @ cluster_sums.T, sizes, labels, α_users)
             exposed = None
@@ -211,8 +212,11 @@ class Gpu:
         blocks = torch.bmm(a.transpose(1, 2), b).sum(dim=0, dtype=torch.float64)
         return blocks + (weights[whole:].T @ values[whole:]).double()
 
-    def _sum_clusters(self, values: Tensor, members: Tensor, sizes: Tensor) -> Tensor:
+    def _sum_clusters(self, values: Tensor, labels: Tensor, members: Tensor, sizes: Tensor) -> Tensor:
         """S_c: the sum of the rows of each cluster's items."""
+        if len(sizes) <= FEW_CLUSTERS:  # one cluster may have most of the items: a product takes as long for any
+            belongs = labels[:, None] == torch.arange(len(sizes), device=labels.device)
+            return self._sum_rows(values, belongs.to(values.dtype)).to(values.dtype)
         sums = torch.segment_reduce(values[members].double(), "sum", lengths=sizes.long(), axis=0, initial=0)
         return sums.to(values.dtype)
 

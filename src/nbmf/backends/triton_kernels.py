@@ -151,6 +151,7 @@ def tie_rows(  # type: ignore[no-untyped-def]
     mean = tl.maximum(mass, 0.0) / tl.maximum(n_unseen, 1.0)
     shared = tl.where(n_unseen > 0, alpha / (alpha + mean), 0.0)
     tl.store(unseen + row * C + c, shared, mask=c < C)
+    tl.debug_barrier()  # what was stored is read below, by other threads of this program
     double = alpha.to(tl.float64)
     log = -double * tl.sum(n_unseen.to(tl.float64) * log1p(mean.to(tl.float64) / double), axis=0)
     for start in range(first, last, STEP):
@@ -159,7 +160,7 @@ def tie_rows(  # type: ignore[no-untyped-def]
         label = tl.load(labels + tl.load(columns + p, mask=inside, other=0), mask=inside, other=-1)
         intensity = tl.load(excess + p, mask=inside, other=0.0)
         y = tl.load(values + p, mask=inside, other=0.0)
-        of_cluster = tl.sum(tl.where(label[:, None] == c[None, :], shared[None, :], 0.0), axis=1)
+        of_cluster = tl.load(unseen + row * C + label, mask=inside, other=0.0)
         count = alpha + tl.where(y < 0, -alpha, y)
         tl.store(excess + p, count / (alpha + intensity) - of_cluster, mask=inside)
         log -= tl.sum(tl.where(inside, _log_evidence(y, intensity, alpha, count), 0.0), axis=0)
@@ -249,54 +250,79 @@ def expose_tiles(  # type: ignore[no-untyped-def]
     rows, columns, weights, alphas, sums, logs, n_rows, n_columns,
     K: tl.constexpr, BLOCK_K: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
     BY_COLUMN: tl.constexpr, LOGS: tl.constexpr, SUMS: tl.constexpr, DEFICIT: tl.constexpr, LOG_EVERY: tl.constexpr,
-    PRECISION: tl.constexpr,
+    EXACT_LOGS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Exact exposures of a block of rows with every column, as if all counts were 0; no tile leaves the chip.
 
-    sums : Σ over columns of α/(α+μ) weights or, DEFICIT, of μ/(α+μ) weights
-    logs : −Σ α ln(1 + μ/α). With one α for a row, logarithms are taken of products of LOG_EVERY factors, as Π(1+x) − 1,
-        without the 1, so that small x keep their digits.
+    rows, columns : means, one side divided by α, so that their products are x = μ/α; an exposure is 1/(1 + x)
+    sums : Σ over columns of 1/(1 + x) weights or, DEFICIT, of x/(1 + x) weights
+    logs : −Σ ln(1 + x) of each row, BY_COLUMN times the column's α. Logarithms are taken of products of 2 LOG_EVERY
+        factors; with EXACT_LOGS as Π(1 + x) − 1, without the 1, so that small x keep their digits.
+
+    Two tiles at a time: one reciprocal does for both, as 1/u = v/(u v).
     """
     row = tl.program_id(0) * TILE_ROWS + tl.arange(0, TILE_ROWS)
     k = tl.arange(0, BLOCK_K)
     in_rows = (row < n_rows)[:, None] & (k < K)[None, :]
     w = tl.load(rows + row.to(tl.int64)[:, None] * K + k[None, :], mask=in_rows, other=0.0)
-    if not BY_COLUMN:
-        scale = 1.0 / tl.load(alphas + row, mask=row < n_rows, other=1.0)[:, None]
     total = tl.zeros([TILE_ROWS, BLOCK_K], tl.float32)
-    log, more = tl.zeros([TILE_ROWS], tl.float64), tl.zeros([TILE_ROWS, TILE_COLUMNS], tl.float32)
-    since = 0
-    for left in range(0, n_columns, TILE_COLUMNS):
-        column = left + tl.arange(0, TILE_COLUMNS)
-        in_columns = (column < n_columns)[:, None] & (k < K)[None, :]
-        place = column.to(tl.int64)[:, None] * K + k[None, :]
-        h = tl.load(columns + place, mask=in_columns, other=0.0)
-        x = tl.dot(w, tl.trans(h), input_precision=PRECISION)
-        if BY_COLUMN:
-            alpha = tl.load(alphas + column, mask=column < n_columns, other=1.0)[None, :]
-            x = x / alpha
-            if LOGS:
-                log -= tl.sum(alpha * _log1p_single(x), axis=1).to(tl.float64)
-        else:
-            x = x * scale
-            if LOGS:
-                more = more * x + (more + x)
+    log = tl.zeros([TILE_ROWS], tl.float64)
+    product, since = _no_factors(TILE_ROWS, TILE_COLUMNS, EXACT_LOGS), 0
+    for left in range(0, n_columns, 2 * TILE_COLUMNS):
+        first = left + tl.arange(0, TILE_COLUMNS)
+        second = first + TILE_COLUMNS
+        place = first.to(tl.int64)[:, None] * K + k[None, :]
+        in_first = (first < n_columns)[:, None] & (k < K)[None, :]
+        in_second = (second < n_columns)[:, None] & (k < K)[None, :]
+        x = tl.dot(w, tl.trans(tl.load(columns + place, mask=in_first, other=0.0)), input_precision=PRECISION)
+        h = tl.load(columns + place + TILE_COLUMNS * K, mask=in_second, other=0.0)
+        z = tl.dot(w, tl.trans(h), input_precision=PRECISION)
+        u, v = 1.0 + x, 1.0 + z
+        both = u * v
+        if LOGS:
+            if BY_COLUMN:
+                log -= _weighted_logs(x, alphas, first, n_columns) + _weighted_logs(z, alphas, second, n_columns)
+            else:
+                if EXACT_LOGS:
+                    product = product * x + (product + x)
+                    product = product * z + (product + z)
+                else:
+                    product = product * both
                 since += 1
                 if since == LOG_EVERY:
-                    log -= tl.sum(_log1p_single(more), axis=1).to(tl.float64)
-                    more = tl.zeros([TILE_ROWS, TILE_COLUMNS], tl.float32)
-                    since = 0
+                    log -= _log_of(product, EXACT_LOGS)
+                    product, since = _no_factors(TILE_ROWS, TILE_COLUMNS, EXACT_LOGS), 0
         if SUMS:
-            exposure = (x if DEFICIT else 1.0) / (1.0 + x)
-            g = tl.load(weights + place, mask=in_columns, other=0.0)
+            inverse = 1.0 / both
+            g = tl.load(weights + place, mask=in_first, other=0.0)
+            exposure = inverse * v * x if DEFICIT else inverse * v
+            total = tl.dot(exposure.to(g.dtype), g, total, input_precision=PRECISION)
+            g = tl.load(weights + place + TILE_COLUMNS * K, mask=in_second, other=0.0)
+            exposure = inverse * u * z if DEFICIT else inverse * u
             total = tl.dot(exposure.to(g.dtype), g, total, input_precision=PRECISION)
     if SUMS:
         tl.store(sums + row.to(tl.int64)[:, None] * K + k[None, :], total, mask=in_rows)
     if LOGS:
-        if not BY_COLUMN:
-            log -= tl.sum(_log1p_single(more), axis=1).to(tl.float64)
-            log = log * tl.load(alphas + row, mask=row < n_rows, other=1.0).to(tl.float64)
-        tl.store(logs + row, log, mask=row < n_rows)
+        tl.store(logs + row, log if BY_COLUMN else log - _log_of(product, EXACT_LOGS), mask=row < n_rows)
+
+
+@compiled
+def _no_factors(n_rows: tl.constexpr, n_columns: tl.constexpr, EXACT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The product of no factors, without the 1 if EXACT."""
+    return tl.zeros([n_rows, n_columns], tl.float32) + (0.0 if EXACT else 1.0)
+
+
+@compiled
+def _log_of(product, EXACT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Σ of the logarithms of a row's products."""
+    return tl.sum(_log1p_single(product) if EXACT else tl.log(product), axis=1).to(tl.float64)
+
+
+@compiled
+def _weighted_logs(x, alphas, column, n_columns):  # type: ignore[no-untyped-def]
+    """Σ of the columns' α times ln(1 + x)."""
+    alpha = tl.load(alphas + column, mask=column < n_columns, other=0.0)[None, :]
+    return tl.sum(alpha * _log1p_single(x), axis=1).to(tl.float64)
 
 
 @compiled

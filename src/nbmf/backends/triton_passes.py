@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -17,12 +18,15 @@ MOST_CLUSTERS = 1024  # that one program can hold
 MOST_COMPONENTS = 512
 ROWS_OF_GAMMAS = 4
 STEP, WARPS = 16, 1  # columns that a program gathers at a time, and its warps
-TIE_STEP, TIE_WARPS = 32, 4
+TIE_STEP, TIE_WARPS = 32, 1
 LOG_BLOCK = 1024  # non-zeros whose logarithms a program adds up
-# rows and columns of a tile, warps, stages, and how many factors share a logarithm; by the type of the factors
-TILES = {"bf16": (128, 64, 8, 3, 8), "tf32": (128, 64, 8, 2, 8), "tf32x3": (128, 64, 8, 2, 8)}
+ITEM_STEP = 8
+MOST_TILED = 128
+# rows and columns of a tile, warps and stages; by the type of the factors
+TILES = {"bf16": (128, 32, 8, 3), "tf32": (128, 64, 8, 2), "tf32x3": (128, 32, 8, 2)}
+WIDE_TILES = {"bf16": (128, 32, 8, 2), "tf32": (64, 32, 4, 2), "tf32x3": (64, 32, 4, 1)}
 FINITE = 1e37  # what a product of factors 1 + μ/α must stay below
-FEW = 0.25  # mean intensity, as a share of α, up to which the sums are made of 1 − exposure
+FEW = 0.25  # mean of μ/α up to which the sums are made of 1 − exposure, which then loses fewer digits
 
 
 def fits(n_components: int, n_clusters: int) -> bool:
@@ -91,7 +95,7 @@ def sum_items(
     more_sums, more_partials, _ = _places(runs, geometric, counts.shape[1]) if two else (sums, partials, None)
     weights, table = (shares, excess if two else shares), (geometric, means if two else geometric)
     arguments = (counts.item_users, counts.order, *weights, *table, sums, more_sums, partials, more_partials)
-    settings = {**_sizes(geometric), "ORDERED": True, "TWO": two}
+    settings = {**_sizes(geometric), "STEP": ITEM_STEP, "ORDERED": True, "TWO": two}
     _launch(kernels.sum_runs, len(runs.row), WARPS, *runs[:4], *arguments, **settings)
     return _join(runs, partials, sums), _join(runs, more_partials, more_sums) if two else None
 
@@ -108,31 +112,36 @@ def expose_tiles(
     precision: str = "float32",
 ) -> tuple[Tensor | None, Tensor]:
     """Exact exposures over every cell: see torch_passes.py; tiles never leave the chip."""
-    if rows.dtype == torch.float64:
+    block_k = max(16, triton.next_power_of_2(rows.shape[1]))
+    if rows.dtype == torch.float64 or block_k > MOST_TILED:
         return torch_passes.expose_tiles(rows, columns, weights, α_rows, α_columns, logs=logs, sums=sums)
     kind = {"float32": "tf32x3", "tf32": "tf32", "bf16": "bf16"}[precision]
-    height, width, warps, stages, log_every = TILES[kind]
-    α = α_rows if α_columns is None else α_columns
-    least_α = float(α.min())
-    # no intensity is above the product of the lengths of the two rows
-    largest = float(rows.square().sum(1).max().sqrt() * columns.square().sum(1).max().sqrt()) / least_α
-    if log_every > 1 and (1 + largest) ** log_every > FINITE:
-        log_every = 1
-    mean = float((rows.sum(0, dtype=torch.float64) @ columns.sum(0, dtype=torch.float64)) / (len(rows) * len(columns)))
-    deficit = mean < FEW * least_α
-    half = [values.bfloat16() if kind == "bf16" else values for values in (rows, columns, weights)]
+    height, width, warps, stages = TILES[kind] if block_k <= 64 else WIDE_TILES[kind]
+    # one side is divided by α: products are then x = μ/α
+    scaled = (rows / α_rows[:, None], columns) if α_columns is None else (rows, columns / α_columns[:, None])
+    log_every, deficit = _range(*scaled)
+    tables = [values.bfloat16() if kind == "bf16" else values for values in (*scaled, weights)]
     found = torch.empty(len(rows), weights.shape[1], dtype=torch.float32, device=rows.device)
     of_rows = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
     kernels.expose_tiles[(triton.cdiv(len(rows), height),)](
-        *half, α, found, of_rows, len(rows), len(columns),
-        K=rows.shape[1], BLOCK_K=max(16, triton.next_power_of_2(rows.shape[1])),
-        TILE_ROWS=height, TILE_COLUMNS=width, BY_COLUMN=α_columns is not None, LOGS=logs, SUMS=sums,
-        DEFICIT=deficit, LOG_EVERY=log_every, PRECISION="ieee" if kind == "bf16" else kind,
-        num_warps=warps, num_stages=stages,
+        *tables, α_rows if α_columns is None else α_columns, found, of_rows, len(rows), len(columns),
+        K=rows.shape[1], BLOCK_K=block_k, TILE_ROWS=height, TILE_COLUMNS=width, BY_COLUMN=α_columns is not None,
+        LOGS=logs, SUMS=sums, DEFICIT=deficit, LOG_EVERY=log_every, EXACT_LOGS=kind != "bf16",
+        PRECISION="ieee" if kind == "bf16" else kind, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     if sums and deficit:
         found = (weights.sum(0, dtype=torch.float64) - found.double()).float()
-    return found if sums else None, of_rows.sum()
+    total = of_rows if α_columns is not None else of_rows * α_rows.double()
+    return found if sums else None, total.sum()
+
+
+def _range(rows: Tensor, columns: Tensor) -> tuple[int, bool]:
+    """How many tiles' factors 1 + x may share a logarithm; and whether most x are small, so that 1 − exposure is."""
+    # no product is above that of the lengths of the two rows
+    largest = float(rows.square().sum(1).max().sqrt() * columns.square().sum(1).max().sqrt())
+    mean = float(rows.mean(0, dtype=torch.float64) @ columns.mean(0, dtype=torch.float64))
+    share = next((n for n in (8, 4, 2) if 2 * n * math.log(1 + largest) < math.log(FINITE)), 1)
+    return share, mean < FEW
 
 
 def gamma_moments(prior_shape: float, prior_rates: Tensor, allocated: Tensor, exposed: Tensor) -> Moments:
