@@ -74,8 +74,8 @@ def main() -> None:
     arguments = [str(plays), str(compact), chosen.memory, chosen.min_users, chosen.min_items]
     done = subprocess.run([sys.executable, "-c", CHILD, *arguments], check=True, capture_output=True, text=True)
     found = json.loads(done.stdout)
-    print(f"limit {chosen.memory}: peak {found['peak'] / 1e9:.2f} GB, {found['seconds']:.0f} s; {found['users']:,} users "
-          f"× {found['items']:,} items, {found['nnz']:,} counts ({found['repeated']:,} rows added to others), "
+    print(f"limit {chosen.memory}: peak {found['peak'] / 1e9:.2f} GB, {found['seconds']:.0f} s; {found['users']:,} "
+          f"users × {found['items']:,} items, {found['nnz']:,} counts ({found['repeated']:,} rows added to others), "
           f"{os.path.getsize(compact) / 1e9:.2f} GB on disk")  # fmt: skip
 
 

@@ -151,6 +151,11 @@ class Share:
         mean = factor.mean[rows]
         return cls(mean, mean if isinstance(factor, Point) else factor.geometric_mean[rows])
 
+    def aligned(self) -> Share:
+        """Copy what came over the network to where arrays begin: the bits of matrix products may depend on it."""
+        mean = np.array(self.mean)
+        return Share(mean, mean if self.geometric_mean is self.mean else np.array(self.geometric_mean))
+
     @property
     def total(self) -> float:
         """Σ⟨x⟩ over all entries."""
@@ -248,7 +253,7 @@ class Cluster(OnHost):
 
     @cached_property
     def _counts(self) -> list[Future]:
-        return [self._submit("load", part, Part.load, part) for part in self.parts]
+        return [self._submit("load", part, _load, part) for part in self.parts]
 
     def _submit(self, what: str, part: Part, function: Any, *arguments: Any) -> Future:
         key = f"nbmf-{what}-{part.number}-{os.urandom(8).hex()}"
@@ -279,11 +284,15 @@ def _same(value: Any) -> Any:
     return value
 
 
+def _load(part: Part) -> Counts:
+    return part.load()
+
+
 def _expect(
     counts: Counts, users: Share, shared: tuple[Share, Ties | None], likelihood: Likelihood, sum_users: bool
 ) -> SparseExpectation:
     items, ties = shared
-    return Cpu().expect(counts, users, items, likelihood, ties, sum_users=sum_users)
+    return Cpu().expect(counts, users.aligned(), items.aligned(), likelihood, ties, sum_users=sum_users)
 
 
 def _report(found: SparseExpectation) -> tuple[Sums | None, float]:
@@ -291,7 +300,7 @@ def _report(found: SparseExpectation) -> tuple[Sums | None, float]:
 
 
 def _sum_items(counts: Counts, found: SparseExpectation, users: Point) -> Sums:
-    return Cpu().sum_by_item(counts, found, users)
+    return Cpu().sum_by_item(counts, found, Point(np.array(users.value)))
 
 
 def _slopes(counts: Counts, found: SparseExpectation, group: str) -> tuple[Array, Array]:

@@ -1,0 +1,111 @@
+"""Kill workers of a cluster with SIGKILL in the middle of sweeps; the fit must end with the undisturbed result.
+
+python tests/kill_workers.py [N]    kills in N fits (20), one after another, and counts those with the same bits
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import nbmf
+import nbmf.distributed
+
+SETTINGS = {"n_components": 5, "random_state": 0, "max_iter": 12, "tol": 0, "exposure": "tied", "n_clusters": 6}
+
+
+def write_counts(folder: Path, n_users: int = 3000, n_items: int = 400) -> Path:
+    """Write a compact file of simulated counts, by way of a folder of parquet parts."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rng = np.random.default_rng(0)
+    n_rows, parts = 40 * n_users, folder / "parts"
+    parts.mkdir()
+    columns = rng.integers(0, n_users, n_rows), rng.integers(0, n_items, n_rows), rng.integers(1, 9, n_rows)
+    for n in range(3):
+        rows = slice(n * n_rows // 3, (n + 1) * n_rows // 3)
+        table = pa.table({name: c[rows] for name, c in zip(("user", "item", "count"), columns, strict=True)})
+        pq.write_table(table, parts / f"part.{n}.parquet")
+    nbmf.store_counts(parts, folder / "plays.counts", memory_limit="1GB")
+    return folder / "plays.counts"
+
+
+def local_cluster(n_workers: int = 2) -> Any:
+    """Processes on this machine, as `nbmf.distributed.fit` makes them."""
+    import dask
+    from distributed import LocalCluster
+
+    with dask.config.set({"distributed.scheduler.allowed-failures": nbmf.distributed.ALLOWED_DEATHS}):
+        return LocalCluster(n_workers, threads_per_worker=1, processes=True, dashboard_address=None)
+
+
+def fit(path: Path, client: Any, **options: Any) -> nbmf.NBMF:
+    """Fit with the same parts each time."""
+    return nbmf.distributed.fit(nbmf.NBMF(**SETTINGS), path, client=client, n_parts=4, **options)
+
+
+def kill_one(cluster: Any, rng: np.random.Generator) -> None:
+    """Kill one of the workers' processes, as the kernel does when memory runs out."""
+    pids = [nanny.pid for nanny in cluster.workers.values() if nanny.pid]
+    if pids:
+        os.kill(int(rng.choice(pids)), signal.SIGKILL)
+
+
+def disturbed_fit(path: Path, client: Any, cluster: Any, seed: int) -> nbmf.NBMF:
+    """Fit while another thread kills a worker in the sweep after a random one, at a random time."""
+    rng = np.random.default_rng(seed)
+    chosen, delay, started = int(rng.integers(1, 8)), float(rng.random() * 0.2), threading.Event()
+
+    def watch(snapshot: Any) -> None:
+        if snapshot.sweep == chosen:
+            started.set()
+
+    def kill() -> None:
+        started.wait()
+        time.sleep(delay)
+        kill_one(cluster, rng)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    model = fit(path, client, callbacks=[watch])
+    killer.join()
+    return model
+
+
+def main(n_fits: int) -> int:
+    """Return how many fits ended otherwise than the undisturbed one."""
+    from distributed import Client
+
+    warnings.simplefilter("error")
+    wrong = 0
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_counts(Path(folder))
+        with local_cluster() as cluster, Client(cluster) as client:
+            plain = fit(path, client)
+            for n in range(n_fits):
+                begun = time.perf_counter()
+                model = disturbed_fit(path, client, cluster, n)
+                same = all(
+                    getattr(model, name).tobytes() == getattr(plain, name).tobytes()
+                    for name in ("objective_", "user_factors_", "item_factors_")
+                )
+                wrong += not same
+                print(
+                    f"fit {n}: {'same bits' if same else 'DIFFERENT'}, {time.perf_counter() - begun:.1f} s", flush=True
+                )
+    print(f"{n_fits - wrong} of {n_fits} fits with a killed worker ended as the undisturbed one")
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(min(main(int(sys.argv[1]) if len(sys.argv) > 1 else 20), 1))

@@ -1,0 +1,136 @@
+"""Fits on several workers: the same numbers as one process, also if workers are killed."""
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import nbmf
+from conftest import small_matrix
+from nbmf.backends.cpu import Cpu
+from nbmf.counts import Counts
+from nbmf.factors import Point
+from nbmf.likelihood import NegativeBinomial, Poisson
+
+pytest.importorskip("distributed", reason="dask.distributed is not installed: pip install 'nbmf[dask]'")
+
+import kill_workers
+from nbmf.distributed import Cluster, Part, WorkersKilledError, cut_users
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # of sockets to workers that were killed
+
+
+@pytest.fixture(scope="module")
+def counts_file(tmp_path_factory):
+    return kill_workers.write_counts(tmp_path_factory.mktemp("distributed"), n_users=300, n_items=60)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with kill_workers.local_cluster() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def client(cluster):
+    from distributed import Client
+
+    with Client(cluster) as found:
+        yield found
+
+
+@dataclass(frozen=True)
+class Immediate:
+    """A client that does each task at once, in this process."""
+
+    def submit(self, function, *arguments, **options):
+        return function(*arguments)
+
+    def gather(self, values):
+        return values
+
+
+@pytest.mark.parametrize("n_clusters", [0, 4])
+@pytest.mark.parametrize("law", [Poisson(), NegativeBinomial(0.7), NegativeBinomial(np.linspace(0.3, 2, 30)[:, None])])
+def test_three_shards_are_one(law, n_clusters, tmp_path):
+    """Sums, log-evidence and slopes of parts add up to those of the whole, with cells left out."""
+    matrix = sp.coo_array(small_matrix())
+    frame = nbmf.Interactions.from_arrays(*matrix.coords, matrix.data)  # ids as in the file, which has no empty rows
+    import pandas as pd
+
+    data = nbmf.store_counts(
+        pd.DataFrame({"user": matrix.coords[0], "item": matrix.coords[1], "count": matrix.data}), tmp_path / "c"
+    )
+    assert (data.matrix != frame.matrix).nnz == 0
+    rng = np.random.default_rng(0)
+    shape = data.matrix.shape
+    if np.ndim(law.concentration):
+        law = NegativeBinomial(law.concentration[: shape[0]])
+    users, items = (Point(rng.gamma(1, 1, (n, 3))) for n in shape)
+    unknown = sp.csr_array(rng.random(shape) < 0.1)
+    ties = nbmf.ties.Ties(rng.integers(0, 4, shape[1]).astype(np.int32), 4) if n_clusters else None
+    counts = Counts.of(data.matrix, np.dtype(np.float64), unknown)
+    parts = cut_users(tmp_path / "c", data.matrix, 3, np.dtype(np.float64), unknown=unknown)
+    assert [part.start for part in parts[1:]] == [part.stop for part in parts[:-1]]
+    found = []
+    for backend in (Cluster(Immediate(), tuple(parts)), Cpu()):
+        expectation = backend.expect(counts, users, items, law, ties)
+        sums = [*expectation.user_sums, *backend.sum_by_item(counts, expectation, users)]
+        if isinstance(law, NegativeBinomial):
+            sums += backend.slopes(counts, expectation, "user" if np.ndim(law.concentration) else "all")
+        found.append([np.array(expectation.log_evidence), *sums])
+    for ours, whole in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, whole, rtol=1e-11)
+
+
+def test_two_workers_are_one_process(counts_file, client):
+    data = nbmf.open_counts(counts_file)
+    ours, alone = kill_workers.fit(counts_file, client), nbmf.NBMF(**kill_workers.SETTINGS).fit(data)
+    np.testing.assert_allclose(ours.objective_, alone.objective_, rtol=1e-6)
+    np.testing.assert_allclose(ours.user_factors_, alone.user_factors_, rtol=1e-3)  # single precision, twelve sweeps
+    assert ours.recommend(data.users[:3], n=2).items.shape == (3, 2)
+
+
+def test_a_dask_data_frame(client):
+    """Its rows are those of the whole frame."""
+    pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"user": rng.integers(0, 40, 600), "item": rng.integers(0, 20, 600)})
+    settings = {"n_components": 2, "random_state": 0, "max_iter": 3, "dtype": "float64"}
+    ours = nbmf.distributed.fit(nbmf.PoissonMF(**settings), dd.from_pandas(frame, npartitions=3), client=client)
+    alone = nbmf.PoissonMF(**settings).fit(nbmf.read_interactions(frame))
+    np.testing.assert_allclose(ours.objective_, alone.objective_, rtol=1e-9)
+
+
+def test_a_killed_worker_changes_nothing(counts_file, cluster, client):
+    plain = kill_workers.fit(counts_file, client)
+    model = kill_workers.disturbed_fit(counts_file, client, cluster, seed=0)
+    for name in ("objective_", "user_factors_", "item_factors_"):
+        assert getattr(model, name).tobytes() == getattr(plain, name).tobytes()
+
+
+class Deadly(Part):
+    """A part that kills whoever reads it."""
+
+    def load(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_task_that_always_kills_is_named(counts_file, client):
+    matrix = nbmf.open_counts(counts_file).matrix
+    parts = cut_users(counts_file, matrix, 3, np.dtype(np.float32))
+    parts[1] = Deadly(**parts[1].__dict__)
+    backend, users = Cluster(client, tuple(parts)), Point(np.ones((matrix.shape[0], 2), np.float32))
+    items, begun = Point(np.ones((matrix.shape[1], 2), np.float32)), time.perf_counter()
+    with pytest.raises(WorkersKilledError, match=r"part 1 \(users .*died"):
+        backend.expect(Counts.of(matrix, np.dtype(np.float32)), users, items, Poisson(), None)
+    assert time.perf_counter() - begun < 10
+
+
+def test_counts_in_memory_are_no_file():
+    with pytest.raises(TypeError, match="store_counts"):
+        nbmf.distributed.fit(nbmf.PoissonMF(2), nbmf.Interactions.from_matrix([[1]]))
