@@ -29,6 +29,7 @@ LAYERS = [
         "nbmf.container",
         "nbmf.lookup",
         "nbmf.intake",
+        "nbmf.planning",
     },
     {
         "nbmf.backends",
@@ -107,6 +108,7 @@ LAYERS = [
         "nbmf.commands.options",
         "nbmf.commands.demo",
         "nbmf.commands.fit",
+        "nbmf.commands.plan",
         "nbmf.commands.recommend",
         "nbmf.commands.evaluate",
         "nbmf.commands.compare",

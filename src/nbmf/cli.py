@@ -8,6 +8,7 @@ from nbmf.commands.compare import compare
 from nbmf.commands.demo import demo
 from nbmf.commands.evaluate import evaluate
 from nbmf.commands.fit import fit
+from nbmf.commands.plan import plan
 from nbmf.commands.recommend import recommend
 from nbmf.commands.reproduce import reproduce
 from nbmf.commands.serve import explore, serve
@@ -19,5 +20,5 @@ def main() -> None:
     """Factorize counts (plays, clicks, purchases, words) and recommend from them."""
 
 
-for command in (demo, fit, recommend, evaluate, compare, reproduce, serve, explore):
+for command in (demo, fit, plan, recommend, evaluate, compare, reproduce, serve, explore):
     main.add_command(command)

@@ -14,6 +14,7 @@ from nbmf.interactions import Ids, Interactions, canonical
 
 BLOCK_USERS = 16_896
 SMALL_COUNT = 1e6  # below which a table of how often each is there is small
+CHUNK = 1 << 20  # non-zeros looked at together
 UNKNOWN = -1.0  # in the place of a count
 
 
@@ -52,8 +53,12 @@ class Counts:
     def values(self) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
         """The different counts, and how often each is there."""
         stored = self.by_user.data
-        if len(stored) and stored.max() < SMALL_COUNT and np.all(np.rint(stored) == stored):  # sorting takes far longer
-            times = np.bincount(np.maximum(stored, 0).astype(np.intp))
+        if len(stored) and stored.max() < SMALL_COUNT and _whole(stored):  # sorting takes far longer
+            pieces = (stored[start : start + CHUNK] for start in range(0, len(stored), CHUNK))
+            size = int(stored.max()) + 1
+            times = np.zeros(size, np.intp)
+            for piece in pieces:
+                times += np.bincount(np.maximum(piece, 0).astype(np.intp), minlength=size)
             times[:1] = 0  # of unknown cells
             values = np.flatnonzero(times)
             return values.astype(np.float64), times[values]
@@ -81,6 +86,11 @@ class Counts:
         rows = np.repeat(np.arange(self.by_user.shape[0]), np.diff(self.by_user.indptr))[cells]
         ones = np.ones(len(rows), self.by_user.dtype)
         return sp.csr_array((ones, (rows, self.by_user.indices[cells])), shape=self.by_user.shape)
+
+
+def _whole(values: NDArray[Any]) -> bool:
+    pieces = (values[start : start + CHUNK] for start in range(0, len(values), CHUNK))
+    return all(bool(np.all(np.rint(piece) == piece)) for piece in pieces)
 
 
 def take_unknown(unknown: Any, users: Ids, items: Ids) -> sp.csr_array | None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from nbmf.backends import Sums, torch_passes
 from nbmf.backends.clustering import cluster_rows
 from nbmf.backends.curves import stored_slopes, unseen_slopes
-from nbmf.backends.resident import ResidentCounts, ResidentGamma, ResidentPoint, tables, to_device
+from nbmf.backends.resident import Clusters, ResidentCounts, ResidentGamma, ResidentPoint, tables, to_device
 from nbmf.counts import Counts
 from nbmf.factors import Factor, Gamma, Point, Prior
 from nbmf.likelihood import Likelihood, Poisson
@@ -28,7 +28,7 @@ Tensor = Any
 
 # Underflow can make λ of a non-zero 0 (see cpu.py); y/λ must stay finite
 LEAST_INTENSITY = {torch.float32: 1e-25, torch.float64: 1e-250}
-LONGEST_RUN = 256
+LONGEST_RUN = 512
 BLOCK_ROWS = 4096  # rows summed in single precision before the sum goes to double
 FEW_CLUSTERS = 256
 CLUSTERED_ON_DEVICE = 1e9  # items × K × clusters from which k-means on the host would take longer than a sweep
@@ -111,10 +111,10 @@ class Gpu:
             exposed = exposed + of_stored if sum_users else None
             found = replace(found, excess=excess, log_evidences=(*found.log_evidences, log_of_stored))
         else:
-            labels, sizes, members = self._clusters(ties, W[0].dtype)
-            cluster_sums = self._sum_clusters(H[0], labels, members, sizes)
+            clusters = self._clusters(ties, data)
+            cluster_sums = self._sum_clusters(H[0], clusters)
             α_users, _ = self._concentrations(likelihood, W[0])
-            excess, unseen, log = passes.tie(data, *_means(W, H), W[0] @ cluster_sums.T, sizes, labels, α_users)
+            excess, unseen, log = passes.tie(data, W[0], H[0], W[0] @ cluster_sums.T, clusters, α_users)
             exposed = None
             if sum_users:
                 # A_uc S_c has the seen cells too, which the excess has taken off; below 0 is rounding
@@ -147,8 +147,8 @@ class Gpu:
             )
             return Sums(allocated, exposed + of_stored)
         of_clusters = self._sum_rows(means, expectation.unseen).to(means.dtype)
-        labels, _, _ = self._clusters(ties, means.dtype)
-        return Sums(allocated, (of_clusters[labels.long()] + of_stored).clamp_min_(0))
+        labels = self._clusters(ties, data).labels
+        return Sums(allocated, of_stored.add_(of_clusters[labels]).clamp_min_(0))
 
     def conditional(self, prior: Prior, sums: Sums) -> Gamma:
         """Return the posterior and its moments, in double precision until they are stored."""
@@ -177,7 +177,7 @@ class Gpu:
         data, law = self._resident(counts), expectation.likelihood
         if expectation.excess is None:
             raise TypeError(f"{type(law).__name__} has no concentration to learn")
-        labels = None if expectation.ties is None else self._clusters(expectation.ties, torch.float64)[0]
+        labels = None if expectation.ties is None else self._clusters(expectation.ties, data).labels
         α = self._concentrations(law, expectation.users[0].double())
         means = (expectation.users[0], expectation.items[0])
         unseen = unseen_slopes(data, means, α, group, expectation.unseen, labels)
@@ -212,22 +212,23 @@ class Gpu:
         blocks = torch.bmm(a.transpose(1, 2), b).sum(dim=0, dtype=torch.float64)
         return blocks + (weights[whole:].T @ values[whole:]).double()
 
-    def _sum_clusters(self, values: Tensor, labels: Tensor, members: Tensor, sizes: Tensor) -> Tensor:
+    def _sum_clusters(self, values: Tensor, clusters: Clusters) -> Tensor:
         """S_c: the sum of the rows of each cluster's items."""
+        sizes = clusters.sizes
         if len(sizes) <= FEW_CLUSTERS:  # one cluster may have most of the items: a product takes as long for any
-            belongs = labels[:, None] == torch.arange(len(sizes), device=labels.device)
+            belongs = clusters.labels[:, None] == torch.arange(len(sizes), device=sizes.device)
             return self._sum_rows(values, belongs.to(values.dtype)).to(values.dtype)
-        sums = torch.segment_reduce(values[members].double(), "sum", lengths=sizes.long(), axis=0, initial=0)
-        return sums.to(values.dtype)
+        rows = values[clusters.members].double()
+        return torch.segment_reduce(rows, "sum", lengths=sizes, axis=0, initial=0).to(values.dtype)
 
-    def _clusters(self, ties: Ties, dtype: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Labels, sizes and the items one cluster after another, kept while the ties are the same."""
-        if self._kept.get("ties") is not ties:
+    def _clusters(self, ties: Ties, counts: ResidentCounts) -> Clusters:
+        """The ties on the device, kept while they are the same."""
+        if self._kept.get("ties") is not ties or self._kept.get("counted") is not counts:
             labels = to_device(ties.labels.astype(np.int32), self._device)
-            sizes = torch.bincount(labels, minlength=ties.n_clusters)
-            self._kept.update(ties=ties, clusters=(labels, sizes, torch.argsort(labels, stable=True)))
-        labels, sizes, members = self._kept["clusters"]
-        return labels, sizes.to(dtype), members
+            clusters = Clusters.of(labels, ties.n_clusters, counts)
+            self._kept.update(ties=ties, counted=counts, clusters=clusters)
+        found: Clusters = self._kept["clusters"]
+        return found
 
     def _resident(self, counts: Counts) -> ResidentCounts:
         """The counts on the device, kept while they are the same."""
@@ -249,7 +250,3 @@ class Gpu:
     @cached_property
     def _kernels(self) -> str:
         return self.kernels or ("triton" if self._device.type == "cuda" else "torch")
-
-
-def _means(W: tuple[Tensor, Tensor], H: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    return W[0], H[0]

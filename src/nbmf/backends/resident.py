@@ -81,6 +81,8 @@ class ResidentGamma(Gamma):
     def __init__(self, moments: Moments, prior_rate: float | Array) -> None:
         """Keep the tensors."""
         self.__dict__["moments"] = moments
+        # asked for at the end of a sweep, when the device would wait for it
+        self.__dict__["totals"] = torch.stack((moments.row_means, moments.row_logs, moments.row_entropies)).sum(dim=1)
         self.__dict__["tensors"] = (moments.mean, moments.geometric_mean)
         self.__dict__["prior_rate"] = prior_rate
 
@@ -126,9 +128,7 @@ class ResidentGamma(Gamma):
     @cached_property
     def _totals(self) -> tuple[float, float, float]:
         """Σ⟨x⟩, Σ⟨ln x⟩ and the entropy, over all entries, in one transfer."""
-        moments = self.__dict__["moments"]
-        rows = torch.stack((moments.row_means, moments.row_logs, moments.row_entropies))
-        mean, log, entropy = rows.sum(dim=1).tolist()
+        mean, log, entropy = self.__dict__["totals"].tolist()
         return mean, log, entropy
 
     @property
@@ -166,6 +166,7 @@ class Runs(NamedTuple):
     slot : where its sums go: −1 for the row's own place, else a row of the partial sums
     split_row, split_first, split_last : of each row with several runs: its number, and its slots
     n_slots : how many partial sums there are
+    empty_row : the rows without non-zeros
     """
 
     row: Tensor
@@ -176,6 +177,7 @@ class Runs(NamedTuple):
     split_first: Tensor
     split_last: Tensor
     n_slots: int
+    empty_row: Tensor
 
 
 def cut(indptr: Tensor, columns: Tensor, longest: int, block: int = 0) -> Runs:
@@ -211,8 +213,32 @@ def cut(indptr: Tensor, columns: Tensor, longest: int, block: int = 0) -> Runs:
         runs = [values[order] for values in runs]
     row, first, last, slot = runs
     split_first = split_last - of_row[split_row]
+    empty_row = (of_row == 0).nonzero().ravel()
     n_slots = int(split_last[-1]) if len(split_last) else 0
-    return Runs(row.int(), first, last, slot.int(), split_row.int(), split_first, split_last, n_slots)
+    return Runs(row.int(), first, last, slot.int(), split_row.int(), split_first, split_last, n_slots, empty_row)
+
+
+class Clusters(NamedTuple):
+    """Ties on the device.
+
+    labels : the cluster of each item
+    sizes : how many items each has
+    members : the items, one cluster after another
+    n_unseen : users × clusters, how many items of each a user has not taken
+    """
+
+    labels: Tensor
+    sizes: Tensor
+    members: Tensor
+    n_unseen: Tensor
+
+    @classmethod
+    def of(cls, labels: Tensor, n_clusters: int, counts: ResidentCounts) -> Clusters:
+        """Count the clusters' items, and what users took of each."""
+        sizes = torch.bincount(labels, minlength=n_clusters)
+        place = counts.rows * n_clusters + labels[counts.columns]
+        taken = torch.bincount(place, minlength=counts.shape[0] * n_clusters).view(-1, n_clusters)
+        return cls(labels, sizes, torch.argsort(labels, stable=True), (sizes - taken).int())
 
 
 @dataclass(frozen=True)

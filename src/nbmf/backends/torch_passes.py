@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from nbmf.backends.resident import Moments, ResidentCounts
+from nbmf.backends.resident import Clusters, Moments, ResidentCounts
 
 Tensor = Any
 
@@ -56,27 +56,28 @@ def expose(
 
 
 def tie(
-    counts: ResidentCounts, users: Tensor, items: Tensor, mass: Tensor, sizes: Tensor, labels: Tensor, α_users: Tensor
+    counts: ResidentCounts, users: Tensor, items: Tensor, mass: Tensor, clusters: Clusters, α_users: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Eq. (update_a) for tied exposures: by how much each non-zero's exceeds A_uc, A_uc itself, the log-evidence.
 
-    mass : users × clusters, ⟨w_u⟩·S_c; sizes : of the clusters; labels : the cluster of each item
+    mass : users × clusters, ⟨w_u⟩·S_c
     """
+    n_clusters = mass.shape[1]
     excess, unseen, total = torch.empty_like(counts.values), mass.clone(), _zero(users)
-    for rows, cells, lengths in _blocks(counts.indptr, max(users.shape[1], len(sizes))):
+    for rows, cells, lengths in _blocks(counts.indptr, max(users.shape[1], n_clusters)):
         columns = counts.columns[cells]
-        clusters, y = labels[columns].long(), counts.values[cells]
+        label, y = clusters.labels[columns].long(), counts.values[cells]
         row = torch.repeat_interleave(torch.arange(len(lengths), device=users.device), lengths)
         μ = (users[rows][row] * items[columns]).sum(dim=1)
-        member = torch.zeros(len(μ), len(sizes), dtype=users.dtype, device=users.device)
-        member[torch.arange(len(μ), device=users.device), clusters] = 1
-        n_unseen = sizes - _row_sums(member, lengths)
+        member = torch.zeros(len(μ), n_clusters, dtype=users.dtype, device=users.device)
+        member[torch.arange(len(μ), device=users.device), label] = 1
+        n_unseen = clusters.n_unseen[rows]
         mean = (unseen[rows] - _row_sums(member * μ[:, None], lengths)).clamp_min(0) / n_unseen.clamp_min(1)
         α = α_users[rows, None]
         total -= (α.double() * n_unseen.double() * torch.log1p(mean.double() / α.double())).sum()
         unseen[rows] = torch.where(n_unseen > 0, α / (α + mean), 0)  # nobody is unseen in a cluster taken as a whole
         α = α_users[rows][row]
-        excess[cells] = (α + torch.where(y < 0, -α, y)) / (α + μ) - unseen[rows][row, clusters]
+        excess[cells] = (α + torch.where(y < 0, -α, y)) / (α + μ) - unseen[rows][row, label]
         total -= _log_evidence(y, μ, α, 1.0)
     return excess, unseen, total
 

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 compiled: Callable[[Any], Any] = triton.jit
+LN_2 = tl.constexpr(0.6931471805599453)
 HALF_LN_2PI = tl.constexpr(0.9189385332046727)
 
 
@@ -131,7 +132,7 @@ def intensity_runs(  # type: ignore[no-untyped-def]
 
 @compiled
 def tie_rows(  # type: ignore[no-untyped-def]
-    indptr, columns, values, labels, sizes, alphas, excess, unseen, logs,
+    indptr, columns, values, labels, n_unseens, alphas, excess, unseen, logs,
     C: tl.constexpr, BLOCK_C: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     """A_uc of one user from ⟨w_u⟩·S_c, in `unseen`; and ⟨a⟩ − A_uc of the non-zeros from their μ, in `excess`."""
@@ -139,16 +140,14 @@ def tie_rows(  # type: ignore[no-untyped-def]
     first, last, alpha = tl.load(indptr + row), tl.load(indptr + row + 1), tl.load(alphas + row)
     c = tl.arange(0, BLOCK_C)
     mass = tl.load(unseen + row * C + c, mask=c < C, other=0.0)
-    n_unseen = tl.load(sizes + c, mask=c < C, other=0.0)
+    n_unseen = tl.load(n_unseens + row * C + c, mask=c < C, other=0)
     for start in range(first, last, STEP):
         p = start + tl.arange(0, STEP)
         inside = p < last
         label = tl.load(labels + tl.load(columns + p, mask=inside, other=0), mask=inside, other=-1)
         intensity = tl.load(excess + p, mask=inside, other=0.0)
-        here = label[:, None] == c[None, :]
-        mass -= tl.sum(tl.where(here, intensity[:, None], 0.0), axis=0)
-        n_unseen -= tl.sum(here.to(n_unseen.dtype), axis=0)
-    mean = tl.maximum(mass, 0.0) / tl.maximum(n_unseen, 1.0)
+        mass -= tl.sum(tl.where(label[:, None] == c[None, :], intensity[:, None], 0.0), axis=0)
+    mean = tl.maximum(mass, 0.0) / tl.maximum(n_unseen, 1).to(mass.dtype)
     shared = tl.where(n_unseen > 0, alpha / (alpha + mean), 0.0)
     tl.store(unseen + row * C + c, shared, mask=c < C)
     tl.debug_barrier()  # what was stored is read below, by other threads of this program
@@ -236,9 +235,10 @@ def gamma_rows(  # type: ignore[no-untyped-def]
     epsilon = 1 / 12 - s * (1 / 120 - s * (1 / 252 - s * (1 / 240 - s * (1 / 132 - s * (691 / 32760 - s / 12)))))
     delta = 1 / 12 - s * (1 / 360 - s * (1 / 1260 - s * (1 / 1680 - s * (1 / 1188 - s * (691 / 360360 - s / 156)))))
     drop = 0.5 * y + s * epsilon + slope / product
-    value, log_z, log_b = a / b, tl.log(a + 8.0), tl.log(b)
+    inverse, log_z, log_b = 1.0 / b, tl.log(a + 8.0), tl.log(b)
+    value = a * inverse
     tl.store(mean + place, value.to(mean.dtype.element_ty), mask=mask)
-    tl.store(geometric_mean + place, ((a + 8.0) / b * tl.exp(-drop)).to(mean.dtype.element_ty), mask=mask)
+    tl.store(geometric_mean + place, ((a + 8.0) * inverse * tl.exp(-drop)).to(mean.dtype.element_ty), mask=mask)
     entropy = 8.5 * log_z - 8.0 + HALF_LN_2PI + y * delta - tl.log(product) + (a - 1.0) * drop - log_b
     tl.store(row_means + row, tl.sum(tl.where(mask, value, 0.0), axis=1), mask=row < n_rows)
     tl.store(row_logs + row, tl.sum(tl.where(mask, log_z - drop - log_b, 0.0), axis=1), mask=row < n_rows)
@@ -256,8 +256,8 @@ def expose_tiles(  # type: ignore[no-untyped-def]
 
     rows, columns : means, one side divided by α, so that their products are x = μ/α; an exposure is 1/(1 + x)
     sums : Σ over columns of 1/(1 + x) weights or, DEFICIT, of x/(1 + x) weights
-    logs : −Σ ln(1 + x) of each row, BY_COLUMN times the column's α. Logarithms are taken of products of 2 LOG_EVERY
-        factors; with EXACT_LOGS as Π(1 + x) − 1, without the 1, so that small x keep their digits.
+    logs : −Σ ln(1 + x) of each row, BY_COLUMN times the column's α. Products of 2 LOG_EVERY factors are made before
+        their exponents are taken off; or, EXACT_LOGS, Π(1 + x) − 1, without the 1, so that small x keep their digits.
 
     Two tiles at a time: one reciprocal does for both, as 1/u = v/(u v).
     """
@@ -290,10 +290,17 @@ def expose_tiles(  # type: ignore[no-untyped-def]
                     product = product * both
                 since += 1
                 if since == LOG_EVERY:
-                    log -= _log_of(product, EXACT_LOGS)
-                    product, since = _no_factors(TILE_ROWS, TILE_COLUMNS, EXACT_LOGS), 0
+                    if EXACT_LOGS:
+                        log -= _log_of(product, EXACT_LOGS)
+                        product = _no_factors(TILE_ROWS, TILE_COLUMNS, EXACT_LOGS)
+                    else:  # exponents are whole logarithms, and need no function
+                        bits = product.to(tl.int32, bitcast=True)
+                        log -= LN_2 * tl.sum((bits >> 23) - 127, axis=1).to(tl.float64)
+                        product = ((bits & 0x007FFFFF) | 0x3F800000).to(tl.float32, bitcast=True)
+                    since = 0
         if SUMS:
-            inverse = 1.0 / both
+            inverse = tl.rsqrt(both)
+            inverse = inverse * inverse  # a division takes twice as long
             g = tl.load(weights + place, mask=in_first, other=0.0)
             exposure = inverse * v * x if DEFICIT else inverse * v
             total = tl.dot(exposure.to(g.dtype), g, total, input_precision=PRECISION)

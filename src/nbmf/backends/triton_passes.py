@@ -10,7 +10,7 @@ import triton
 
 from nbmf.backends import torch_passes
 from nbmf.backends import triton_kernels as kernels
-from nbmf.backends.resident import Moments, ResidentCounts, Runs
+from nbmf.backends.resident import Clusters, Moments, ResidentCounts, Runs
 
 Tensor = Any
 
@@ -22,9 +22,17 @@ TIE_STEP, TIE_WARPS = 32, 1
 LOG_BLOCK = 1024  # non-zeros whose logarithms a program adds up
 ITEM_STEP = 8
 MOST_TILED = 128
-# rows and columns of a tile, warps and stages; by the type of the factors
-TILES = {"bf16": (128, 32, 8, 3), "tf32": (128, 64, 8, 2), "tf32x3": (128, 32, 8, 2)}
-WIDE_TILES = {"bf16": (128, 32, 8, 2), "tf32": (64, 32, 4, 2), "tf32x3": (64, 32, 4, 1)}
+# rows and columns of a tile, warps, stages and registers, by the type of the factors and whether logarithms are wanted:
+# the fastest on an H200 for K = 64 (benchmarks/gpu.py --tune)
+TILES = {
+    ("bf16", True): (128, 32, 8, 3, None),
+    ("bf16", False): (128, 32, 8, 3, None),
+    ("tf32", True): (128, 32, 8, 3, None),
+    ("tf32", False): (128, 32, 8, 3, None),
+    ("tf32x3", True): (128, 64, 8, 1, None),
+    ("tf32x3", False): (128, 64, 8, 1, None),
+}
+WIDE_TILES = {"bf16": (128, 32, 8, 2, None), "tf32": (64, 32, 4, 2, None), "tf32x3": (64, 32, 4, 1, None)}  # to K = 128
 FINITE = 1e37  # what a product of factors 1 + μ/α must stay below
 FEW = 0.25  # mean of μ/α up to which the sums are made of 1 − exposure, which then loses fewer digits
 
@@ -63,15 +71,16 @@ def expose(
 
 
 def tie(
-    counts: ResidentCounts, users: Tensor, items: Tensor, mass: Tensor, sizes: Tensor, labels: Tensor, α_users: Tensor
+    counts: ResidentCounts, users: Tensor, items: Tensor, mass: Tensor, clusters: Clusters, α_users: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Eq. (update_a) for tied exposures: see torch_passes.py. `mass` becomes A_uc."""
     runs, excess = counts.user_runs, torch.empty_like(counts.values)
     walk = (*runs[:3], counts.columns, users, items, excess)
     _launch(kernels.intensity_runs, len(runs.row), WARPS, *walk, **_sizes(users))
     logs = torch.empty(len(users), dtype=torch.float64, device=users.device)
-    arguments = (counts.indptr, counts.columns, counts.values, labels, sizes, α_users, excess, mass, logs)
-    settings = {"C": len(sizes), "BLOCK_C": max(16, triton.next_power_of_2(len(sizes))), "STEP": TIE_STEP}
+    labels, n_unseen, size = clusters.labels, clusters.n_unseen, mass.shape[1]
+    arguments = (counts.indptr, counts.columns, counts.values, labels, n_unseen, α_users, excess, mass, logs)
+    settings = {"C": size, "BLOCK_C": max(16, triton.next_power_of_2(size)), "STEP": TIE_STEP}
     _launch(kernels.tie_rows, len(users), TIE_WARPS, *arguments, **settings)
     return excess, mass, logs.sum()
 
@@ -116,7 +125,7 @@ def expose_tiles(
     if rows.dtype == torch.float64 or block_k > MOST_TILED:
         return torch_passes.expose_tiles(rows, columns, weights, α_rows, α_columns, logs=logs, sums=sums)
     kind = {"float32": "tf32x3", "tf32": "tf32", "bf16": "bf16"}[precision]
-    height, width, warps, stages = TILES[kind] if block_k <= 64 else WIDE_TILES[kind]
+    height, width, warps, stages, registers = TILES[kind, logs] if block_k <= 64 else WIDE_TILES[kind]
     # one side is divided by α: products are then x = μ/α
     scaled = (rows / α_rows[:, None], columns) if α_columns is None else (rows, columns / α_columns[:, None])
     log_every, deficit = _range(*scaled)
@@ -127,7 +136,7 @@ def expose_tiles(
         *tables, α_rows if α_columns is None else α_columns, found, of_rows, len(rows), len(columns),
         K=rows.shape[1], BLOCK_K=block_k, TILE_ROWS=height, TILE_COLUMNS=width, BY_COLUMN=α_columns is not None,
         LOGS=logs, SUMS=sums, DEFICIT=deficit, LOG_EVERY=log_every, EXACT_LOGS=kind != "bf16",
-        PRECISION="ieee" if kind == "bf16" else kind, num_warps=warps, num_stages=stages,
+        PRECISION="ieee" if kind == "bf16" else kind, num_warps=warps, num_stages=stages, maxnreg=registers,
     )  # fmt: skip
     if sums and deficit:
         found = (weights.sum(0, dtype=torch.float64) - found.double()).float()
@@ -140,7 +149,7 @@ def _range(rows: Tensor, columns: Tensor) -> tuple[int, bool]:
     # no product is above that of the lengths of the two rows
     largest = float(rows.square().sum(1).max().sqrt() * columns.square().sum(1).max().sqrt())
     mean = float(rows.mean(0, dtype=torch.float64) @ columns.mean(0, dtype=torch.float64))
-    share = next((n for n in (8, 4, 2) if 2 * n * math.log(1 + largest) < math.log(FINITE)), 1)
+    share = next((n for n in (8, 4, 2) if (2 * n + 1) * math.log(2 + largest) < math.log(FINITE)), 1)
     return share, mean < FEW
 
 
@@ -166,9 +175,10 @@ def _sizes(table: Tensor) -> dict[str, int]:
 
 
 def _places(runs: Runs, table: Tensor, n_rows: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Where sums, partial sums and logarithms go; a row without non-zeros keeps its 0."""
+    """Where sums, partial sums and logarithms go; of a row without non-zeros the sums are 0."""
     rows = len(table) if n_rows is None else n_rows
-    sums = torch.zeros(rows, table.shape[1], dtype=table.dtype, device=table.device)
+    sums = torch.empty(rows, table.shape[1], dtype=table.dtype, device=table.device)
+    sums[runs.empty_row] = 0
     partials = torch.empty(max(runs.n_slots, 1), table.shape[1], dtype=table.dtype, device=table.device)
     return sums, partials, torch.empty(len(runs.row), dtype=torch.float64, device=table.device)
 

@@ -129,7 +129,10 @@ def read_data(
     """Read a file and filter it, once and items first, as the paper does."""
     import nbmf  # noqa: PLC0415
 
-    found = nbmf.read_interactions(data, user=user, item=item, count=count, time=time)
+    if is_compact(data):
+        found = nbmf.open_counts(data)
+    else:
+        found = nbmf.read_interactions(data, user=user, item=item, count=count, time=time)
     click.echo(f"{data}: {found}", err=True)
     if min_users or min_items:
         found = found.filter(min_users, min_items)
@@ -139,6 +142,13 @@ def read_data(
     if not found.nnz:
         raise ValueError(f"{data}: no count is above 0, so there is nothing to learn from")
     return found
+
+
+def is_compact(path: str) -> bool:
+    """Whether a file is one that nbmf has written, as `nbmf.store_counts` does."""
+    from nbmf.compacting import is_counts_file  # noqa: PLC0415
+
+    return is_counts_file(path)
 
 
 def split_data(found: Interactions, split: str, test_fraction: float, seed: int) -> tuple[Interactions, Interactions]:
