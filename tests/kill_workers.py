@@ -55,8 +55,9 @@ def fit(path: Path, client: Any, **options: Any) -> nbmf.NBMF:
 
 
 def kill_one(cluster: Any, rng: np.random.Generator) -> None:
-    """Kill one of the workers' processes, as the kernel does when memory runs out."""
-    pids = [nanny.pid for nanny in cluster.workers.values() if nanny.pid]
+    """Kill one of the workers at work, as the kernel does when memory runs out."""
+    there = {worker.address for worker in cluster.scheduler.workers.values()}
+    pids = [nanny.pid for nanny in cluster.workers.values() if nanny.worker_address in there]
     if pids:
         os.kill(int(rng.choice(pids)), signal.SIGKILL)
 

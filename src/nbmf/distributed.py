@@ -39,6 +39,7 @@ Future = Any
 Model = TypeVar("Model", bound=CountFactorization)
 
 NONZEROS_PER_PART = 2_000_000
+PATIENCE = 30  # seconds without any worker
 ALLOWED_DEATHS = 2  # of workers that run a task, before it is held to be the cause
 
 
@@ -268,6 +269,7 @@ class Cluster(OnHost):
         """Return what the tasks of all parts give, in their order."""
         distributed: Any = import_module("distributed")
         try:
+            self._wait(tasks)
             found: list[Any] = self.client.gather(list(tasks))
         except distributed.KilledWorker as error:
             distributed.wait(tasks)
@@ -278,6 +280,20 @@ class Cluster(OnHost):
                 f"parts than {len(self.parts)}"
             ) from error
         return found
+
+    def _wait(self, tasks: Sequence[Future]) -> None:
+        """Wait for the tasks, as long as there is somebody to do them."""
+        distributed: Any = import_module("distributed")
+        alone = 0
+        while alone < PATIENCE:
+            try:
+                distributed.wait(tasks, timeout=1)
+                return
+            except TimeoutError:
+                alone = 0 if self.client.ncores() else alone + 1
+        raise WorkersKilledError(
+            f"no worker has been there for {PATIENCE} seconds; start some, and resume from a checkpoint if there is one"
+        )
 
 
 def _same(value: Any) -> Any:
