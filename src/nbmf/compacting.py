@@ -131,6 +131,7 @@ class Spool:
     users_of_items : how many users each item has
     bounds : the users' ranges that were added up together
     largest : of all counts
+    n_pairs : how many pairs of a user and an item there were, those with a count of 0 included
     """
 
     folder: str
@@ -138,11 +139,7 @@ class Spool:
     users_of_items: NDArray[np.int64]
     bounds: list[int]
     largest: int
-
-    @property
-    def nnz(self) -> int:
-        """How many counts there are."""
-        return int(self.lengths.sum())
+    n_pairs: int
 
     def ranges(self, name: str, dtype: Any) -> Iterator[tuple[slice, NDArray[Any]]]:
         """Go through one of the files, a range of users at a time."""
@@ -160,6 +157,7 @@ def _spool(connection: DuckDBPyConnection, table: Table, found: Numbered, folder
     n_rows[per_user["user"]] = per_user["n"]
     bounds = _ranges(n_rows, most_rows)
     lengths, users_of_items, largest = np.zeros(n_users, np.int64), np.zeros(n_items, np.int64), 0
+    n_pairs = 0
     with open(os.path.join(folder, "items"), "wb") as items, open(os.path.join(folder, "counts"), "wb") as counts:
         for start, stop in pairwise(bounds):
             part = connection.execute(f"""
@@ -172,10 +170,11 @@ def _spool(connection: DuckDBPyConnection, table: Table, found: Numbered, folder
             chosen, total = np.asarray(part["item"])[stored], np.asarray(part["total"])[stored]
             lengths += np.bincount(part["user"][stored], minlength=n_users)
             users_of_items += np.bincount(chosen, minlength=n_items)
+            n_pairs += len(stored)
             largest = max(largest, int(total.max(initial=0)))
             chosen.astype(np.int32).tofile(items)
             total.astype(np.int64).tofile(counts)
-    return Spool(folder, lengths, users_of_items, bounds, largest)
+    return Spool(folder, lengths, users_of_items, bounds, largest, n_pairs)
 
 
 def _ranges(n_rows: NDArray[np.int64], most: int) -> list[int]:
@@ -214,7 +213,7 @@ def _write(name: str, found: Numbered, spool: Spool, min_users: int, min_items: 
         "counts.indptr": Stream(index, indptr.shape, [indptr]),
     } | {key: Stream(values.dtype, values.shape, [values]) for key, values in ids.items()}
     streams = dict(sorted(streams.items(), key=lambda stream: -stream[1].dtype.itemsize))
-    sizes = {"n_repeated": found.n_rows - spool.nnz, "n_items": int(items_kept.sum())}
+    sizes = {"n_repeated": found.n_rows - spool.n_pairs, "n_items": int(items_kept.sum())}
     document = {"kind": "counts", "version": VERSION, **sizes, **kinds}
     write_streams(name, document, streams)
 

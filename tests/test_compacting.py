@@ -1,0 +1,165 @@
+"""Counts larger than memory: the compact file is what reading and filtering in memory give; damage is refused."""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nbmf
+from conftest import count_matrices, small_matrix
+from nbmf.container import StorageError, read, write
+from nbmf.planning import Sizes
+
+
+def written(path, users, items, counts):
+    path.write_text("".join(f"{u}\t{i}\t{c}\n" for u, i, c in zip(users, items, counts, strict=True)))
+    return path
+
+
+@pytest.fixture
+def plays(tmp_path):
+    """Rows in no order, with repeated pairs and counts of 0."""
+    rng = np.random.default_rng(0)
+    users, items = rng.integers(0, 30, 400), rng.integers(0, 12, 400)
+    return written(tmp_path / "plays.tsv", [f"user{u}" for u in users], items, rng.integers(0, 5, 400))
+
+
+def assert_same(ours, plain):
+    assert ours.users.tolist() == plain.users.tolist()
+    assert ours.items.tolist() == plain.items.tolist()
+    assert ours.n_repeated == plain.n_repeated
+    for name in ("indptr", "indices", "data"):
+        np.testing.assert_array_equal(getattr(ours.matrix, name), getattr(plain.matrix, name))
+
+
+@pytest.mark.parametrize("least", [(0, 0), (8, 0), (8, 7), (99, 0)])
+def test_as_reading_and_filtering_in_memory(plays, tmp_path, least, monkeypatch):
+    """Whatever the ranges of users that are added up together."""
+    monkeypatch.setattr("nbmf.compacting.BYTES_PER_ROW", 500_000)  # ranges of some 120 rows
+    path = tmp_path / "plays.counts"
+    ours = nbmf.store_counts(
+        plays, path, min_users_per_item=least[0], min_items_per_user=least[1], memory_limit="500MB"
+    )
+    plain = nbmf.read_interactions(plays)
+    kept = plain.filter(*least) if any(least) else plain
+    assert_same(ours, nbmf.Interactions(kept.users, kept.items, kept.matrix, n_repeated=ours.n_repeated))
+    if not any(least):
+        assert_same(ours, plain)
+    assert_same(nbmf.open_counts(path), ours)
+    assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == []
+
+
+@settings(max_examples=10)
+@given(count_matrices())
+def test_any_counts_come_back(matrix):
+    entries = sp.coo_array(matrix)
+    if not entries.nnz:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        plays = written(Path(folder, "p.csv"), *(values.tolist() for values in (*entries.coords, entries.data)))
+        ours = nbmf.store_counts(plays, Path(folder, "c"))
+        assert_same(ours, nbmf.read_interactions(plays))
+
+
+def test_a_fit_from_the_file_is_that_from_memory(plays, tmp_path):
+    ours = nbmf.store_counts(plays, tmp_path / "c")
+    assert not ours.matrix.data.flags.writeable
+    fits = [nbmf.NBMF(3, random_state=0, max_iter=5).fit(data) for data in (ours, nbmf.read_interactions(plays))]
+    assert fits[0].objective_.tobytes() == fits[1].objective_.tobytes()
+    assert fits[0].item_factors_.tobytes() == fits[1].item_factors_.tobytes()
+
+
+def test_a_folder_of_parquet_parts(tmp_path):
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"user": rng.integers(0, 20, 90), "item": rng.integers(0, 9, 90), "count": 1})
+    (tmp_path / "parts").mkdir()
+    for n in range(3):
+        frame[n::3].to_parquet(tmp_path / "parts" / f"{n}.parquet")
+    assert_same(nbmf.store_counts(tmp_path / "parts", tmp_path / "c"), nbmf.read_interactions(frame))
+    assert_same(nbmf.read_interactions(tmp_path / "parts"), nbmf.read_interactions(frame))
+
+
+def test_a_fault_is_named_and_nothing_is_left(tmp_path):
+    plays = written(tmp_path / "plays.tsv", ["ann", "bob"], ["jazz", "jazz"], ["3", "-1"])
+    with pytest.raises(ValueError, match="line 2: count '-1' is negative"):
+        nbmf.store_counts(plays, tmp_path / "c")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["plays.tsv"]
+
+
+@pytest.mark.parametrize("limit", ["much", "2 TB", -1, "100MB"])
+def test_a_limit_that_is_none(plays, tmp_path, limit):
+    with pytest.raises(ValueError, match="memory_limit is"):
+        nbmf.store_counts(plays, tmp_path / "c", memory_limit=limit)
+
+
+def test_damage_and_forgery_are_found(plays, tmp_path):
+    path = tmp_path / "c"
+    nbmf.store_counts(plays, path)
+    whole = path.read_bytes()
+    for place in range(200, len(whole), 97):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        with pytest.raises(StorageError, match=r"damaged|header"):
+            nbmf.open_counts(path)
+    path.write_bytes(whole)
+    contents = read(path)
+    for name, change in (
+        ("counts.indices", lambda v: v[::-1]),
+        ("counts.indices", lambda v: v + 5),
+        ("counts.indptr", lambda v: np.sort(v)[::-1]),
+        ("counts.data", lambda v: 0 * v),
+    ):
+        write(path, contents.document, contents.arrays | {name: change(contents.arrays[name])})
+        with pytest.raises(StorageError, match="not how nbmf writes"):
+            nbmf.open_counts(path)
+    nbmf.NBMF(1, max_iter=1).fit(small_matrix()).save(path)
+    with pytest.raises(StorageError, match="is a model, not a counts"):
+        nbmf.open_counts(path)
+
+
+FIT = """
+import resource, sys
+import numpy as np, scipy.sparse as sp
+import nbmf
+n_users, n_items, per_user, K = map(int, sys.argv[1:])
+rng = np.random.default_rng(0)
+width = n_items // per_user
+indices = (rng.integers(0, width, (n_users, per_user)) + np.arange(per_user) * width).ravel().astype(np.int32)
+indptr = np.arange(0, n_users * per_user + 1, per_user, dtype=np.int32)
+matrix = sp.csr_array((np.ones(len(indices), np.int32), indices, indptr), shape=(n_users, n_items))
+data = nbmf.Interactions(np.arange(n_users), np.arange(n_items), matrix)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+nbmf.NBMF(K, exposure="tied", random_state=0, max_iter=3, tol=0).fit(data)
+print(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_the_memory_of_a_fit_is_as_stated():
+    """At most what was stated, and not less than half of it."""
+    n_users, n_items, per_user, K = 40_000, 3000, 25, 40
+    done = subprocess.run(
+        [sys.executable, "-c", FIT, *map(str, (n_users, n_items, per_user, K))], capture_output=True, check=True
+    )
+    nnz = n_users * per_user
+    stated = sum(Sizes(n_users, n_items, nnz, K).memory().values()) + 8 * nnz
+    assert 0.5 * stated < int(done.stdout) <= stated
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**5), st.integers(1, 10**8), st.integers(1, 200))
+def test_costs_grow_with_every_size(n_users, n_items, nnz, K):
+    for exposure in ("tied", "exact", None):
+        plain = Sizes(n_users, n_items, nnz, K, exposure)
+        for larger in (
+            Sizes(2 * n_users, n_items, nnz, K, exposure),
+            Sizes(n_users, n_items, 2 * nnz, K, exposure),
+            Sizes(n_users, n_items, nnz, 2 * K, exposure),
+        ):
+            assert plain.cost < larger.cost <= 2 * plain.cost
+            for backend in ("cpu", "gpu"):
+                assert sum(plain.memory(backend).values()) < sum(larger.memory(backend).values())
