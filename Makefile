@@ -46,8 +46,11 @@ clean:
 .venv/demo: pyproject.toml | .venv/pyvenv.cfg
 	$(call install,$(DEMO))
 
+# the gpu backend is tested on the CPU; a plain torch would bring several GB for a GPU, so only its CPU build will do
 .venv/dev: pyproject.toml | .venv/pyvenv.cfg
 	$(call install,$(DEV))
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0+cpu' 'triton==3.9.0' \
+	|| echo "no CPU build of torch is to be had here: tests of the gpu backend will be skipped"
 
 .venv/bench: pyproject.toml | .venv/pyvenv.cfg
 	$(call install,$(BENCH))

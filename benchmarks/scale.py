@@ -2,9 +2,10 @@
 
     python benchmarks/scale.py [--plot FILE.png] [--quick]
 
-One size is varied at a time around 100,000 users × 40,000 items, 2.4 million non-zeros, K = 50, 64 clusters; the
-exponent is the slope of the seconds in it on logarithmic axes. Seconds are of the process's own work divided by its
-threads, so that what else runs on the machine counts little. The last lines are the case of ten million non-zeros.
+One size is varied at a time (non-zeros with as many users as have 25 each) around 100,000 users × 40,000 items,
+2.4 million non-zeros, K = 50, 64 clusters; the exponent is the slope of the seconds in it on logarithmic axes. Seconds
+are of the process's own work divided by its threads, so that what else runs on the machine counts little. The last
+lines are the case of ten million non-zeros.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ VARIED = {
     "components": (25, 50, 100),
     "clusters": (16, 64, 256),
 }
+COUNTS_PER_USER = 25
 SWEEPS = 4
 
 
@@ -58,7 +60,8 @@ def growth(name: str, backend: Backend, n_points: int) -> dict[str, list[tuple[f
     for what, values in VARIED.items():
         points = []
         for value in values[:n_points]:
-            wall, work, nnz = sweep(backend, BASE | {what: value})
+            users = value // COUNTS_PER_USER if what == "draws" else BASE["users"]
+            wall, work, nnz = sweep(backend, BASE | {"users": users, what: value})
             points.append((float(nnz if what == "draws" else value), work if name == "cpu" else wall))
             print(f"  {name} {what} {points[-1][0]:,.0f}: {wall:.3f} s by the clock, {work:.3f} s of work", flush=True)
         slope = np.polyfit(*np.log(np.array(points)).T, 1)[0]

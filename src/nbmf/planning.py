@@ -71,7 +71,8 @@ class Sizes:
         n_blocks = -(-U // BLOCK_USERS)
         table = {"Python": INTERPRETER, "counts": N * size, "transpose": 8 * N + 4 * n_blocks * (I + 1)}
         table["factors before and after"] = 2 * size * (2 + exposed) * (U + I) * K
-        return table | {"allocations and exposures": latent}
+        table["allocations and exposures"] = latent
+        return table | {"what the allocator keeps": (sum(table.values()) - INTERPRETER) // 4}
 
     def on_workers(self, n_machines: int, bandwidth: float) -> tuple[int, float]:
         """Return the memory of each of several machines, and the seconds that a sweep spends on the network.

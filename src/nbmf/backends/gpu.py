@@ -153,7 +153,7 @@ class Gpu:
     def conditional(self, prior: Prior, sums: Sums) -> Gamma:
         """Return the posterior and its moments, in double precision until they are stored."""
         allocated, exposed = (to_device(values, self._device) for values in sums)
-        rates = to_device(np.asarray(prior.rate, np.float64).reshape(-1, 1), self._device)
+        rates = self._column(np.asarray(prior.rate, np.float64))
         moments = self._passes(allocated, None).gamma_moments(float(prior.shape), rates, allocated, exposed)
         return ResidentGamma(moments, prior.rate)
 
@@ -198,10 +198,16 @@ class Gpu:
     def _concentrations(self, likelihood: Likelihood, users: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the α of each user, and that of each item where it is the items' own; the users' then mean nothing."""
         α = np.atleast_2d(np.asarray(likelihood.concentration, np.float64))
-        on_device = to_device(α.ravel(), self._device).to(users.dtype)
+        on_device = self._column(α).ravel().to(users.dtype)
         if α.shape[1] > 1:
             return torch.ones_like(users[:, 0]), on_device
         return on_device.expand(len(users)).contiguous(), None
+
+    def _column(self, values: NDArray[np.float64]) -> Tensor:
+        """Put numbers below each other on the device; one is made there, as a copy would wait for all that is under way."""
+        if values.size == 1:
+            return torch.full((1, 1), float(values.item()), dtype=torch.float64, device=self._device)
+        return to_device(values.reshape(-1, 1), self._device)
 
     def _sum_rows(self, values: Tensor, weights: Tensor | None = None) -> Tensor:
         """Σ over rows of values, or of weightsᵀ values: rows by blocks in their precision, blocks in double."""

@@ -25,8 +25,8 @@ MOST_TILED = 128
 # rows and columns of a tile, warps, stages and registers, by the type of the factors and whether logarithms are wanted:
 # the fastest on an H200 for K = 64 (benchmarks/gpu.py --tune)
 TILES = {
-    ("bf16", True): (128, 32, 8, 3, None),
-    ("bf16", False): (128, 32, 8, 3, None),
+    ("bf16", True): (128, 32, 8, 3, 128),
+    ("bf16", False): (128, 64, 8, 3, 128),
     ("tf32", True): (128, 32, 8, 3, None),
     ("tf32", False): (128, 32, 8, 3, None),
     ("tf32x3", True): (128, 64, 8, 1, None),
