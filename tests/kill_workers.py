@@ -40,15 +40,6 @@ def write_counts(folder: Path, n_users: int = 3000, n_items: int = 400) -> Path:
     return folder / "plays.counts"
 
 
-def local_cluster(n_workers: int = 2) -> Any:
-    """Processes on this machine, as `nbmf.distributed.fit` makes them."""
-    import dask
-    from distributed import LocalCluster
-
-    with dask.config.set({"distributed.scheduler.allowed-failures": nbmf.distributed.ALLOWED_DEATHS}):
-        return LocalCluster(n_workers, threads_per_worker=1, processes=True, dashboard_address=None)
-
-
 def fit(path: Path, client: Any, **options: Any) -> nbmf.NBMF:
     """Fit with the same parts each time."""
     return nbmf.distributed.fit(nbmf.NBMF(**SETTINGS), path, client=client, n_parts=4, **options)
@@ -91,7 +82,7 @@ def main(n_fits: int) -> int:
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         path = write_counts(Path(folder))
-        with local_cluster() as cluster, Client(cluster) as client:
+        with nbmf.distributed.local_cluster(2) as cluster, Client(cluster) as client:
             plain = fit(path, client)
             for n in range(n_fits):
                 begun = time.perf_counter()

@@ -30,7 +30,7 @@ def counts_file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cluster():
-    with kill_workers.local_cluster() as found:
+    with nbmf.distributed.local_cluster(2) as found:
         yield found
 
 

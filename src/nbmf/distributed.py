@@ -343,20 +343,31 @@ def _stacked(sums: Sequence[Sums]) -> Sums:
 
 
 @contextmanager
+def local_cluster(n_workers: int) -> Iterator[Any]:
+    """Processes on this machine, each replaced when it dies."""
+    try:
+        dask, distributed = import_module("dask"), import_module("distributed")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("several workers need dask: pip install 'nbmf[dask]'") from error
+    settings = {
+        "distributed.scheduler.allowed-failures": ALLOWED_DEATHS,
+        # so long after a death dask gives a worker up for good if, by chance, it is just being replaced again
+        "distributed.deploy.lost-worker-timeout": "1 day",
+    }
+    with (
+        dask.config.set(settings),
+        distributed.LocalCluster(n_workers, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+    ):
+        yield cluster
+
+
+@contextmanager
 def _connected(client: Client | None, n_workers: int) -> Iterator[Client]:
     """The given client, or one of a cluster of processes that lives as long as the fit."""
     if client is not None:
         yield client
         return
-    try:
-        dask, distributed = import_module("dask"), import_module("distributed")
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("several workers need dask: pip install 'nbmf[dask]'") from error
-    with (
-        dask.config.set({"distributed.scheduler.allowed-failures": ALLOWED_DEATHS}),
-        distributed.LocalCluster(n_workers, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
-        distributed.Client(cluster) as found,
-    ):
+    with local_cluster(n_workers) as cluster, import_module("distributed").Client(cluster) as found:
         yield found
 
 

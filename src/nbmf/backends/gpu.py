@@ -204,7 +204,7 @@ class Gpu:
         return on_device.expand(len(users)).contiguous(), None
 
     def _column(self, values: NDArray[np.float64]) -> Tensor:
-        """Put numbers below each other on the device; one is made there, as a copy would wait for all that is under way."""
+        """Put numbers below each other on the device; one alone is made there, as copies wait for what is under way."""
         if values.size == 1:
             return torch.full((1, 1), float(values.item()), dtype=torch.float64, device=self._device)
         return to_device(values.reshape(-1, 1), self._device)
