@@ -119,7 +119,7 @@ def test_damage_and_forgery_are_found(plays, tmp_path):
         with pytest.raises(StorageError, match="not how nbmf writes"):
             nbmf.open_counts(path)
     nbmf.NBMF(1, max_iter=1).fit(small_matrix()).save(path)
-    with pytest.raises(StorageError, match="is a model, not a counts"):
+    with pytest.raises(StorageError, match="holds a model, no counts"):
         nbmf.open_counts(path)
 
 

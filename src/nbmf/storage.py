@@ -222,6 +222,7 @@ def open_as(kind: str, source: Path | Contents, version: int) -> Contents:
             "item-item model": loaded,
             "average": loaded,
             "checkpoint": "fit(X, resume=path) goes on from it",
+            "counts": "nbmf.open_counts(path) reads it",
         }
         raise StorageError(
             f"{contents.path}: is {_one(found)}, not {_one(kind)}; {remedy.get(found, 'name another file')}"
