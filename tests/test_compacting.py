@@ -119,7 +119,7 @@ def test_damage_and_forgery_are_found(plays, tmp_path):
         with pytest.raises(StorageError, match="not how nbmf writes"):
             nbmf.open_counts(path)
     nbmf.NBMF(1, max_iter=1).fit(small_matrix()).save(path)
-    with pytest.raises(StorageError, match="holds a model, no counts"):
+    with pytest.raises(StorageError, match="a model, no"):
         nbmf.open_counts(path)
 
 
@@ -143,9 +143,9 @@ print(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 def test_the_memory_of_a_fit_is_as_stated():
     """At most what was stated, and not less than half of it."""
     n_users, n_items, per_user, K = 40_000, 3000, 25, 40
-    done = subprocess.run(
-        [sys.executable, "-c", FIT, *map(str, (n_users, n_items, per_user, K))], capture_output=True, check=True
-    )
+    command = [sys.executable, "-c", FIT, *map(str, (n_users, n_items, per_user, K))]
+    for _ in range(2):  # the first may have to compile, which takes memory of its own
+        done = subprocess.run(command, capture_output=True, check=True)
     nnz = n_users * per_user
     stated = sum(Sizes(n_users, n_items, nnz, K).memory().values()) + 8 * nnz
     assert 0.5 * stated < int(done.stdout) <= stated
