@@ -498,16 +498,17 @@ def test_misnamed_file_is_an_error(tmp_path: Path, name: str) -> None:
         read_interactions(written(tmp_path, PLAYS, name))
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="measures memory by Linux's rusage")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="measures memory as Linux tells it")
 def test_gzip_bombs_do_not_fill_memory(tmp_path: Path) -> None:
-    size = 150_000_000
+    size = 250_000_000
+    written(tmp_path, PLAYS, "plays.csv")
     for name, line in [("nothing", b"\0"), ("endless", b"a"), ("rows", b"a,%s,1\n" % (b"x" * 300))]:
         block = gzip.compress(line * (size // len(line) // 30))
         written(tmp_path, block * 30, f"{name}.csv.gz")
     script = f"""
-import resource, duckdb
 from nbmf.reading import ReadError, read_interactions
-memory = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+memory = lambda: open("/proc/self/status").read().split("VmHWM:")[1].split()[0]
+read_interactions({str(tmp_path)!r} + "/plays.csv")
 print(memory())
 for name in ("nothing", "endless"):
     try:
@@ -522,7 +523,7 @@ print(memory())
     assert "line 1: is longer than" in nothing
     assert "line 1: is longer than" in endless
     assert int(total) == size // 305 // 30 * 30
-    assert int(after) - int(before) < 120_000, "kilobytes; DuckDB has buffers of its own"
+    assert int(after) - int(before) < 160_000, "kilobytes; DuckDB has buffers of its own"
 
 
 # ---- names of files and columns

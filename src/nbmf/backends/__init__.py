@@ -5,6 +5,7 @@ A backend knows no algorithm; outside `reference` it stores no users × items an
 
 from __future__ import annotations
 
+import os
 import warnings
 from importlib.util import find_spec
 from typing import Any, NamedTuple, Protocol
@@ -96,6 +97,9 @@ class OnHost:
 PAYS_ON_A_GPU = 5e7
 """Products a sweep (non-zeros × K, or cells × K for exact exposures) from which copying to a GPU and back pays."""
 
+GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+"""What Linux, where alone there is Triton, has of NVIDIA's, of Windows's host, of AMD's."""
+
 
 def make_backend(name: str, n_threads: int | None = None, work: float = 0.0) -> Backend:
     """Return the backend of that name; "auto" is the fastest for so many products a sweep that runs here.
@@ -118,8 +122,11 @@ def make_backend(name: str, n_threads: int | None = None, work: float = 0.0) -> 
 
 
 def _has_gpu() -> bool:
-    """Whether PyTorch and Triton are installed and find a GPU; importing them takes a second or two."""
-    if find_spec("torch") is None or find_spec("triton") is None:
+    """Whether PyTorch and Triton are installed and find a GPU.
+
+    Importing them takes a second or two and 200 MB, so without a device of the kind nobody asks them.
+    """
+    if find_spec("torch") is None or find_spec("triton") is None or not any(map(os.path.exists, GPU_DEVICES)):
         return False
     import torch  # noqa: PLC0415
 
