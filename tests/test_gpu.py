@@ -27,6 +27,7 @@ from nbmf.backends.clustering import cluster_rows  # noqa: E402
 from nbmf.backends.gpu import Gpu  # noqa: E402
 from nbmf.backends.resident import ResidentGamma, cut  # noqa: E402
 
+MATRIX = small_matrix(60, 40)
 no_gpu = pytest.mark.filterwarnings("ignore:backend='gpu' finds no GPU")
 
 
@@ -188,3 +189,18 @@ def test_without_torch_the_way_out_is_named(monkeypatch):
     monkeypatch.setattr("nbmf.backends.find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"nbmf\[gpu\]"):
         make_backend("gpu")
+
+
+@no_gpu
+@pytest.mark.parametrize("inference", ["cavi", "mm"])
+@pytest.mark.parametrize("settings", [{"concentration": "learn"}, {"accelerate": True}], ids=str)
+def test_a_resumed_fit_goes_the_undisturbed_way(tmp_path, inference, settings):
+    """Which is that of the CPU: from the first sweep on, α is learned and steps are extrapolated, or not, as there."""
+    model = nbmf.NBMF(3, inference=inference, dtype="float64", max_iter=12, tol=0, random_state=0, **settings)
+    model.set_params(backend="cpu").fit(MATRIX)
+    objectives = model.objective_
+    model.set_params(backend="gpu").fit(MATRIX)
+    np.testing.assert_allclose(model.objective_, objectives, rtol=1e-9)
+    model.set_params(max_iter=5).fit(MATRIX, checkpoint=tmp_path / "checkpoint")
+    model.set_params(max_iter=12).fit(MATRIX, resume=tmp_path / "checkpoint")
+    np.testing.assert_allclose(model.objective_, objectives, rtol=1e-9)

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nbmf import datasets, evaluation
+    from nbmf import datasets, distributed, evaluation
     from nbmf.averaging import Averaged
     from nbmf.compacting import open_counts, store_counts
     from nbmf.evaluation import compare, evaluate, ndcg
@@ -25,6 +25,7 @@ __all__ = [
     "PoissonMF",
     "compare",
     "datasets",
+    "distributed",
     "evaluate",
     "evaluation",
     "load",
@@ -55,7 +56,7 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: scikit-learn and numba take a second, `nbmf --help` should not."""
-    if name in ("datasets", "evaluation"):
+    if name in ("datasets", "distributed", "evaluation"):
         return import_module(f"nbmf.{name}")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)

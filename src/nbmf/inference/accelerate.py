@@ -40,7 +40,8 @@ class Accelerated:
         here = _log_parameters(state)
         if len(state.trail) < 2:
             after = self.algorithm.step(state, counts, backend)
-            same_kind = type(after.users) is type(state.users)  # a start is a point, what follows it may not be
+            # a start is a point, what follows it may not be
+            same_kind = isinstance(after.users, Gamma) == isinstance(state.users, Gamma)
             return replace(after, trail=(*state.trail, here) if same_kind else ())
         first, second = state.trail
         length = _step_length(first, second, here)

@@ -86,8 +86,8 @@ def observe_learning(
     One safeguarded Newton step on ln α by the slope and curvature of the objective at the state before.
     """
     plain = (counts, backend, users, items, before.ties)
-    law = model.likelihood
-    if learned.concentration and isinstance(law, NegativeBinomial) and isinstance(before.users, type(users)):
+    law, same_kind = model.likelihood, isinstance(before.users, Gamma) == isinstance(users, Gamma)
+    if learned.concentration and isinstance(law, NegativeBinomial) and same_kind:
         better = replace(model, likelihood=_newton(law, before, counts, backend, learned.concentration))
         log_base = total_log_base(better.likelihood, counts)
         after = observe(better, *plain, log_base)
