@@ -212,3 +212,42 @@ def test_nothing_that_runs_code_is_named(module):
     names |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
     forbidden = {"pickle", "marshal", "shelve", "joblib", "eval", "exec", "__import__", "import_module", "load"}
     assert not names & forbidden
+
+
+# ---- rows that wrap around -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("whole", [np.int32, np.int64])
+@pytest.mark.parametrize("kind", ["model", "counts"])
+def test_rows_whose_differences_overflow_are_found(tmp_path, kind, whole):
+    """Every difference of neighbours is above 0 as a number of so many bits, and loops would read outside."""
+    plays, path = tmp_path / "plays.tsv", tmp_path / "file"
+    plays.write_text("".join(f"u{n // 3}\ti{n:02}\t2\n" for n in range(12)))
+    nbmf.store_counts(plays, path)
+    if kind == "model":
+        nbmf.NBMF(2, max_iter=2, random_state=0).fit(nbmf.open_counts(path)).save(path)
+    contents, limits = container.read(path), np.iinfo(whole)
+    forged = {"counts.indptr": np.array([0, limits.max, limits.min, -1, 12], whole)}
+    container.write(path, contents.document, contents.arrays | forged)
+    with pytest.raises(StorageError, match="rows of its counts do not follow each other"):
+        nbmf.load(path) if kind == "model" else nbmf.open_counts(path)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "entries"),
+    [
+        ({"counts.data": np.full(12, np.inf)}, {}),
+        ({"counts.data": np.full(12, 2**63, np.uint64)}, {}),
+        ({"counts.data": np.zeros(12, np.int32)}, {}),
+        ({}, {"n_items": 10**12}),
+        ({}, {"n_repeated": -5}),
+    ],
+)
+def test_counts_that_make_no_sense_are_found(tmp_path, arrays, entries):
+    plays, path = tmp_path / "plays.tsv", tmp_path / "plays.counts"
+    plays.write_text("".join(f"u{n // 3}\ti{n:02}\t2\n" for n in range(12)))
+    nbmf.store_counts(plays, path)
+    contents = container.read(path)
+    container.write(path, contents.document | entries, contents.arrays | arrays)
+    with pytest.raises(StorageError, match="not how nbmf writes a file"):
+        nbmf.open_counts(path)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from nbmf.container import Arrays, Contents, Path, Stream, check_place, read, write_streams
 from nbmf.gathering import Numbered, Table, number, too_many
 from nbmf.interactions import Interactions
-from nbmf.packing import pack_ids, unpack_ids
+from nbmf.packing import CHECKED_AT_A_TIME, pack_ids, unpack_cells, unpack_ids
 from nbmf.reading import read_table
 from nbmf.storage import open_as
 
@@ -33,7 +33,6 @@ VERSION = 1
 LEAST_MEMORY = 500_000_000
 OWN_MEMORY = 250_000_000  # of Python and its packages
 BYTES_PER_ROW = 120  # while a range of users is added up
-CHECKED_AT_A_TIME = 1 << 22
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -94,9 +93,10 @@ def open_counts(path: Path) -> Interactions:
     """Open a file that `nbmf.store_counts` has written; the counts stay in the file until they are used."""
     contents = open_as("counts", read(path, mapped=True), VERSION)
     users, items = (unpack_ids(contents, role, contents.value(role, str)) for role in ("users", "items"))
-    return Interactions(
-        users, items, _mapped_matrix(contents, len(users), len(items)), n_repeated=contents.value("n_repeated", int)
-    )
+    n_repeated, n_items = contents.value("n_repeated", int), contents.value("n_items", int)
+    if n_repeated < 0 or n_items != len(items):
+        raise contents.fault(f"it says that it has {n_items} items, of {len(items)}, and {n_repeated} repeated pairs")
+    return Interactions(users, items, _mapped_matrix(contents, len(users), len(items)), n_repeated=n_repeated)
 
 
 def counts_of_users(path: Path, start: int, stop: int) -> sp.csr_array:
@@ -219,25 +219,11 @@ def _write(name: str, found: Numbered, spool: Spool, min_users: int, min_items: 
 
 
 def _mapped_matrix(contents: Contents, n_users: int, n_items: int) -> sp.csr_array:
-    """Return the matrix, every index of which is checked, a piece at a time: compiled loops walk over it unchecked."""
-    data = contents.array("counts.data", "iuf", None)
-    indices, indptr = (
-        contents.array("counts.indices", "i", len(data)),
-        contents.array("counts.indptr", "i", n_users + 1),
-    )
-    if indptr[0] != 0 or indptr[-1] != len(data) or np.any(np.diff(indptr) < 0):
-        raise contents.fault("the rows of its counts do not follow each other")
-    for start in range(0, len(data), CHECKED_AT_A_TIME):
-        stop = min(start + CHECKED_AT_A_TIME, len(data))
-        piece = indices[start:stop]
-        steps = np.diff(piece, prepend=indices[start - 1] if start else -1)
-        is_first = np.zeros(stop - start, bool)
-        firsts = indptr[np.searchsorted(indptr, start) : np.searchsorted(indptr, stop)]
-        is_first[firsts - start] = True
-        if piece.min() < 0 or piece.max() >= n_items or not np.all((steps > 0) | is_first):
-            raise contents.fault(f"its counts are not of {n_items} items, each once and in order")
-        if not np.all(data[start:stop] > 0):
-            raise contents.fault("one of its counts is not above 0")
+    """Return the matrix; compiled loops walk over it unchecked, so every entry is checked here, some at a time."""
+    data = contents.array("counts.data", "i", None)
+    indices, indptr = unpack_cells(contents, "counts", len(data), n_users, n_items)
+    if any(data[start : start + CHECKED_AT_A_TIME].min() < 1 for start in range(0, len(data), CHECKED_AT_A_TIME)):
+        raise contents.fault("one of its counts is not above 0")
     matrix = sp.csr_array((data, indices, indptr), shape=(n_users, n_items))
     matrix.has_canonical_format = True
     return matrix

@@ -301,7 +301,10 @@ def _map(name: str, stream: BufferedReader, kind: str, shape: tuple[int, ...], c
     while checked and left and (piece := stream.read(min(left, CHUNK))):
         digest.update(piece)
         left -= len(piece)
-    return np.asarray(np.memmap(name, kind, "r", start, shape)), digest.hexdigest()
+    end = stream.tell()
+    values = np.asarray(np.memmap(stream, kind, "r", start, shape))  # of this very file, whatever has its name by now
+    stream.seek(end)
+    return values, digest.hexdigest()
 
 
 Listed = dict[str, tuple[str, tuple[int, ...], int, int]]

@@ -25,6 +25,7 @@ from nbmf.ties import Ties
 MOMENTS = ("mean", "geometric_mean", "exposed")
 ROWS = ("row_means", "row_logs", "row_entropies")
 _FIXED_WIDTH = re.compile("<U([1-9][0-9]{0,8})")
+CHECKED_AT_A_TIME = 1 << 22  # cells
 _MOST_BYTES = 2**32  # of strings of fixed width, each as wide as the widest
 
 
@@ -114,7 +115,7 @@ def pack_counts(matrix: sp.csr_array, arrays: Arrays) -> None:
 def unpack_counts(contents: Contents, n_users: int, n_items: int) -> sp.csr_array:
     """Return the matrix; compiled loops walk over it unchecked, so every index is checked here."""
     data = contents.array("counts.data", "biuf", None)
-    indices, indptr = _unpack_cells(contents, "counts", len(data), n_users, n_items)
+    indices, indptr = unpack_cells(contents, "counts", len(data), n_users, n_items)
     matrix = sp.csr_array((data, indices, indptr), shape=(n_users, n_items))
     try:
         check_matrix(matrix)
@@ -140,7 +141,7 @@ def unpack_weights(contents: Contents, n_items: int) -> tuple[Array | sp.csr_arr
         return _checked_weights(contents, _finite(contents, "weights", n_items, n_items), intercept)
     n_weights = contents.value("n_weights", int)
     data = _finite(contents, "weights.data", n_weights)
-    indices, indptr = _unpack_cells(contents, "weights", n_weights, n_items, n_items)
+    indices, indptr = unpack_cells(contents, "weights", n_weights, n_items, n_items)
     weights = sp.csr_array((data, indices, indptr), shape=(n_items, n_items))
     return _checked_weights(contents, weights, intercept)
 
@@ -169,20 +170,24 @@ def unpack_unknown(contents: Contents, n_users: int, n_items: int) -> sp.csr_arr
     if contents.document.get("n_unknown") is None:
         return None
     n_unknown = contents.value("n_unknown", int)
-    indices, indptr = _unpack_cells(contents, "unknown", n_unknown, n_users, n_items)
+    indices, indptr = unpack_cells(contents, "unknown", n_unknown, n_users, n_items)
     return sp.csr_array((np.ones(n_unknown, np.int8), indices, indptr), shape=(n_users, n_items))
 
 
-def _unpack_cells(contents: Contents, name: str, size: int, n_users: int, n_items: int) -> tuple[Array, Array]:
+def unpack_cells(contents: Contents, name: str, size: int, n_users: int, n_items: int) -> tuple[Array, Array]:
+    """Return indices and indptr of so many cells, all of which were looked at, some at a time."""
     indices = contents.array(f"{name}.indices", "i", size)
     indptr = contents.array(f"{name}.indptr", "i", n_users + 1)
-    if indptr[0] != 0 or indptr[-1] != size or np.any(np.diff(indptr) < 0):
+    if indptr[0] != 0 or indptr[-1] != size or np.any(indptr[1:] < indptr[:-1]):
         raise contents.fault(f"the rows of its {name} do not follow each other")
-    is_first = np.zeros(size + 1, bool)
-    is_first[indptr] = True
-    ascending = (np.diff(indices, prepend=-1) > 0) | is_first[:-1]
-    if np.any((indices < 0) | (indices >= n_items)) or not ascending.all():
-        raise contents.fault(f"its {name} are not of {n_items} items, each once and in order")
+    for start in range(0, size, CHECKED_AT_A_TIME):
+        piece = indices[start : start + CHECKED_AT_A_TIME]
+        stop = start + len(piece)
+        before = np.concatenate((indices[start - 1 : start] if start else [-1], piece[:-1]))
+        is_first = np.zeros(len(piece), bool)
+        is_first[indptr[np.searchsorted(indptr, start) : np.searchsorted(indptr, stop)] - start] = True
+        if piece.min() < 0 or piece.max() >= n_items or not np.all((piece > before) | is_first):
+            raise contents.fault(f"its {name} are not of {n_items} items, each once and in order")
     return indices, indptr
 
 
