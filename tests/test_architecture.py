@@ -37,6 +37,7 @@ LAYERS = [
         "nbmf.backends.kernels",
         "nbmf.backends.tiles",
         "nbmf.backends.reference",
+        "nbmf.backends.slopes",
         "nbmf.backends.cpu",
         "nbmf.backends.ranks",
         "nbmf.backends.resident",

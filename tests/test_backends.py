@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import literal
 from conftest import count_matrices, gpus, small_matrix
-from nbmf.backends import Sums, make_backend
+from nbmf.backends import Sums, make_backend, slopes
 from nbmf.backends.cpu import Cpu
 from nbmf.backends.elementary import exp, log, log1p
 from nbmf.backends.kernels import gamma_rows
@@ -131,8 +131,9 @@ def test_concentrations_of_users_and_of_items(backend, shape, n_clusters, dtype)
 @pytest.mark.parametrize("n_clusters", [None, 5])
 @pytest.mark.parametrize("group", ["all", "user", "item"])
 @pytest.mark.parametrize("backend", [Reference(), *QUICK], ids=str)
-def test_slopes_are_those_of_the_evidence(backend, group, n_clusters):
+def test_slopes_are_those_of_the_evidence(backend, group, n_clusters, monkeypatch):
     """∂/∂α and ∂²/∂α², against differences of the objective itself, with one α, one a user and one an item."""
+    monkeypatch.setattr(slopes, "BLOCK_WORK", 50)  # several blocks of users
     if group == "item" and n_clusters:
         pytest.skip("the cells of a cluster share one α")
     unknown = np.random.default_rng(8).random((30, 20)) < 0.1

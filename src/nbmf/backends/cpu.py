@@ -10,28 +10,29 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any
 
 import numba
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.special import digamma, polygamma
 from threadpoolctl import ThreadpoolController
 
 from nbmf.backends import OnHost, Sums, kernels, tiles
+from nbmf.backends.slopes import sum_slopes
 from nbmf.counts import Counts
 from nbmf.factors import Factor, Gamma, Prior
 from nbmf.likelihood import Likelihood, Poisson
 from nbmf.ties import Ties
 
 Array = NDArray[np.floating[Any]]
+Job = tuple[NDArray[Any], Callable[[int, int], None]]  # where each row's non-zeros begin; what does a stretch of rows
 
 TILE_ROWS, TILE_COLUMNS = 128, 800  # a tile and its factors stay in a core's own cache
 BLOCK_ROWS = 4096  # rows summed in single precision before the sum goes to double
 # Underflow can make λ of a non-zero 0 (a prior shape of 0.01 in float32 does); y/λ must stay finite.
 LEAST_INTENSITY = {np.dtype(np.float32): np.float32(1e-25), np.dtype(np.float64): np.float64(1e-250)}
-COPIED_ROWS = 2048
 LARGE_COUNT = 1000.0  # from which logarithms in single precision would show in the objective
 ROW_WORK = 16  # what a row costs beside its non-zeros, in non-zeros
 LEAST_WORK = 4096  # non-zeros for which waking a thread pays
@@ -97,7 +98,7 @@ class Cpu(OnHost):
                 left_out = counts.unknown @ items.mean
                 log_evidence += (users.mean * left_out).sum(axis=1, dtype=np.float64)
                 exposed = np.maximum(exposed - left_out, 0)  # below 0 is rounding
-            self._share_out(by_user.indptr, allocate)
+            self._share_out((by_user.indptr, allocate))
         else:
             by_user_α, by_item_α = _concentrations(likelihood, by_user.shape[0], dtype)
             labels = sizes = None
@@ -133,23 +134,33 @@ class Cpu(OnHost):
         else:
             exposed = self._sum_rows(user_means, expectation.unseen).astype(user_means.dtype)[ties.labels]
 
-        def walk(block: sp.csr_array, start: int) -> Callable[[int, int], None]:
-            rows = slice(start, start + block.shape[1])
-            table = self._side_by_side(before.geometric_mean[rows], None if excess is None else user_means[rows])
-            arguments = (expectation.shares, excess, table, items.geometric_mean, allocated, exposed)
-            return partial(_call, kernels.sum_rows, (*_walk(block), *arguments))
-
-        starts = np.cumsum([0, *(block.shape[1] for block in counts.by_item)]).tolist()
+        blocks, geometric = counts.by_item, before.geometric_mean
+        bounds = np.cumsum([0, *(block.shape[1] for block in blocks)])
+        rows = [slice(start, stop) for start, stop in pairwise(bounds.tolist())]
+        tables, lays = [geometric[of_block][:, None] for of_block in rows], []
+        if excess is not None:
+            # one table is laid while the other is read; exact exposures walk over all blocks together
+            n_buffers = len(blocks) if ties is None else min(2, len(blocks))
+            buffers = np.empty((n_buffers, int(np.diff(bounds).max()), 2, geometric.shape[1]), geometric.dtype)
+            tables = [buffers[n % n_buffers, : block.shape[1]] for n, block in enumerate(blocks)]
+            for of_block, table in zip(rows, tables, strict=True):
+                arguments = (geometric[of_block], user_means[of_block], table)
+                lays.append((_even(len(table)), partial(_call, kernels.lay_side_by_side, arguments)))
+        walks = []
+        for block, table in zip(blocks, tables, strict=True):
+            found = (expectation.shares, excess, table, items.geometric_mean, allocated, exposed)
+            walks.append((block.indptr, partial(_call, kernels.sum_rows, (*_walk(block), *found))))
         if excess is not None and ties is None:
-            walks = map(walk, counts.by_item, starts)
             by_user, by_item = _concentrations(expectation.likelihood, len(before.mean), before.mean.dtype)
             if by_item is None and np.ndim(expectation.likelihood.concentration) == 0:
                 by_item = np.full(len(items.mean), by_user[0])
             αs = (by_item, by_user if by_item is None else None)
-            self._expose_unseen(items.mean, before.mean, user_means, αs, exposed, None, *walks)
+            self._share_out(*lays)
+            self._expose_unseen(items.mean, before.mean, user_means, αs, exposed, None, *(walk for _, walk in walks))
         else:
-            for block, start in zip(counts.by_item, starts[:-1], strict=True):
-                self._share_out(block.indptr, walk(block, start))
+            self._share_out(*lays[:1])
+            for n, walk in enumerate(walks, 1):
+                self._share_out(walk, *lays[n : n + 1])
             np.maximum(exposed, 0, out=exposed)  # as in `_tie`
         return Sums(allocated, exposed)
 
@@ -159,43 +170,22 @@ class Cpu(OnHost):
         rows = [np.empty(len(mean)) for _ in range(3)]
         constants = float(prior.shape), np.asarray(prior.rate, np.float64).reshape(-1)
         arguments = (*constants, *sums, mean, geometric_mean, *rows)
-        even = np.zeros(len(mean) + 1)
-        self._share_out(even, partial(_call, kernels.gamma_rows, arguments))
+        self._share_out((_even(len(mean)), partial(_call, kernels.gamma_rows, arguments)))
         return Gamma(mean, geometric_mean, sums.exposed, prior.rate, *rows)
 
     def slopes(
         self, counts: Counts, expectation: SparseExpectation, group: str
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """∂/∂α and ∂²/∂α² of the log-evidence: the cells as if every count were 0, and what the stored ones differ."""
-        law, by_user = expectation.likelihood, counts.by_user
-        rows = np.repeat(np.arange(by_user.shape[0]), np.diff(by_user.indptr))
-        α = np.broadcast_to(np.asarray(law.at(rows, by_user.indices).concentration, np.float64), by_user.nnz)
-        y, known = by_user.data.astype(np.float64), by_user.data > 0
-        if expectation.excess is None:
+        law, ties, excess, unseen = expectation.likelihood, expectation.ties, expectation.excess, expectation.unseen
+        if excess is None:
             raise TypeError(f"{type(law).__name__} has no concentration to learn")
-        excess = expectation.excess.astype(np.float64)
-        by_all = {"all": np.zeros_like(rows), "user": rows, "item": by_user.indices}[group]
-        if expectation.ties is None or expectation.unseen is None:
-            found = self._unseen_slopes(expectation, group)
-            # y/(α+μ) of a count; of an unknown cell −α/(α+μ), and all of it goes
-            e = np.where(known, 1.0, -excess)
-            slope = np.where(known, -excess, -(np.log(e) + 1 - e))
-            curvature = np.where(known, excess**2 / np.where(known, y, 1.0), -((1 - e) ** 2) / α)
-        else:
-            found = self._tied_slopes(expectation, rows, by_user.indices)
-            a = np.where(known, excess + expectation.unseen[rows, expectation.ties.labels[by_user.indices]], 1.0)
-            denominator = np.where(known, (α + y) / a, 1.0)  # α + μ
-            slope = np.where(known, 1 - a - np.log(denominator / α), 0.0)
-            curvature = np.where(known, (denominator - α) / (α * denominator) - (1 - a) / denominator, 0.0)
-        positive = np.where(known, y, 0.0)
-        slope += digamma(α + positive) - digamma(α)
-        curvature += polygamma(1, α + positive) - polygamma(1, α)
-        shape = {"all": (), "user": (-1, 1), "item": (1, -1)}[group]
-        sums = []
-        for of_unseen, of_stored in zip(found, (slope, curvature), strict=True):
-            total = of_unseen if group != "all" else of_unseen.sum(keepdims=True)
-            sums.append((total + np.bincount(by_all, of_stored, len(total))).reshape(shape))
-        return sums[0], sums[1]
+        sums = sum_slopes(counts.by_user, law, ties, excess, unseen, group)
+        if ties is None:
+            of_zeros = self._unseen_slopes(expectation, group)
+            sums = sums + (np.sum(of_zeros, axis=1, keepdims=True) if group == "all" else of_zeros)
+        slope, curvature = sums.reshape(2, *{"all": (), "user": (-1, 1), "item": (1, -1)}[group])
+        return slope, curvature
 
     def _unseen_slopes(
         self, expectation: SparseExpectation, group: str
@@ -218,21 +208,6 @@ class Cpu(OnHost):
         with self._blas.limit(limits=1, user_api="blas"):
             self._run(add, range(0, len(rows), TILE_ROWS))
         return slopes, curvatures
-
-    def _tied_slopes(
-        self, expectation: SparseExpectation, rows: NDArray[Any], columns: NDArray[Any]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Sums over each user's unseen cells, which share A_uc."""
-        unseen, ties = expectation.unseen, expectation.ties
-        assert unseen is not None
-        assert ties is not None
-        n_users, n_clusters = unseen.shape
-        stored = np.bincount(rows * n_clusters + ties.labels[columns], minlength=unseen.size).reshape(unseen.shape)
-        n_unseen = np.array(list(map(len, ties.members))) - stored
-        A = np.where(n_unseen > 0, unseen, 1.0).astype(np.float64)
-        α, _ = _concentrations(expectation.likelihood, n_users, np.dtype(np.float64))
-        slope, curvature = n_unseen * (np.log(A) + 1 - A), n_unseen * (1 - A) ** 2
-        return slope.sum(axis=1), curvature.sum(axis=1) / α
 
     def _expose_unseen(
         self,
@@ -299,20 +274,7 @@ class Cpu(OnHost):
                 np.maximum(exposed[rows], 0, out=exposed[rows])
 
         with self._blas.limit(limits=1, user_api="blas"):
-            self._share_out(indptr, tie_rows)
-
-    def _side_by_side(self, first: Array, second: Array | None) -> Array:
-        """Lay the rows of one or two arrays of shape n × K next to each other: n × 1 × K or n × 2 × K."""
-        if second is None:
-            return first[:, None]
-        both = np.empty((len(first), 2, first.shape[1]), first.dtype)
-
-        def copy(top: int) -> None:  # np.stack takes nearly three times as long
-            rows = slice(top, top + COPIED_ROWS)
-            both[rows, 0], both[rows, 1] = first[rows], second[rows]
-
-        self._run(copy, range(0, len(first), COPIED_ROWS))
-        return both
+            self._share_out((indptr, tie_rows))
 
     def _sum_rows(self, values: Array, weights: Array | None = None) -> NDArray[np.float64]:
         """Σ over rows of values, or of weightsᵀ values: rows by blocks in single precision, blocks in double."""
@@ -332,15 +294,18 @@ class Cpu(OnHost):
         bounds, members = np.cumsum([0, *map(len, ties.members)]), np.concatenate(ties.members)
         sums = np.empty((ties.n_clusters, values.shape[1]), values.dtype)
         arguments = (bounds, _unsigned(members), np.ones(len(values), values.dtype), values, sums)
-        self._share_out(bounds, partial(_call, kernels.sum_groups, arguments))
+        self._share_out((bounds, partial(_call, kernels.sum_groups, arguments)))
         return sums
 
-    def _share_out(self, indptr: NDArray[Any], job: Callable[[int, int], None]) -> None:
-        """Call job(start, stop) for stretches of rows of about equal work that together are all rows."""
-        work = indptr + ROW_WORK * np.arange(len(indptr), dtype=np.int64)
-        n_shares = max(1, min(SHARES, int(work[-1]) // LEAST_WORK))
-        bounds = np.unique(np.searchsorted(work, np.linspace(0, work[-1], n_shares + 1))).tolist()
-        self._run(lambda n: job(bounds[n], bounds[n + 1]), range(len(bounds) - 1))
+    def _share_out(self, *jobs: Job) -> None:
+        """Call each job(start, stop) for stretches of rows of about equal work that together are all its rows."""
+        tasks = []
+        for indptr, job in jobs:
+            work = indptr + ROW_WORK * np.arange(len(indptr), dtype=np.int64)
+            n_shares = max(1, min(SHARES, int(work[-1]) // LEAST_WORK))
+            bounds = np.unique(np.searchsorted(work, np.linspace(0, work[-1], n_shares + 1))).tolist()
+            tasks += [partial(job, start, stop) for start, stop in pairwise(bounds)]
+        self._run(lambda n: tasks[n](), range(len(tasks)))
 
     def _run(self, job: Callable[[int], Any], starts: range) -> list[Any]:
         """Return what job(start) gives for each start, done by whichever thread is free; this one works too."""
@@ -378,6 +343,11 @@ def _walk(matrix: sp.csr_array) -> tuple[NDArray[Any], ...]:
     """What a walk over the non-zeros reads."""
     values = matrix.data if matrix.data.dtype.kind == "f" else _unsigned(matrix.data)
     return matrix.indptr, _unsigned(matrix.indices), values
+
+
+def _even(n_rows: int) -> NDArray[np.int64]:
+    """In place of `indptr`: rows of equal work."""
+    return np.zeros(n_rows + 1, np.int64)
 
 
 def _unsigned(positions: NDArray[Any]) -> NDArray[Any]:

@@ -324,6 +324,16 @@ def expose_rows_by_item(  # type: ignore[no-untyped-def]
 
 
 @compiled
+def lay_side_by_side(start, stop, first, second, both):  # type: ignore[no-untyped-def]
+    """Lay the rows of two arrays of shape n × K next to each other: n × 2 × K."""
+    for row in range(start, stop):
+        for k in range(first.shape[1]):
+            both[row, 0, k] = first[row, k]
+        for k in range(first.shape[1]):
+            both[row, 1, k] = second[row, k]
+
+
+@compiled
 def sum_rows(  # type: ignore[no-untyped-def]
     start, stop, indptr, indices, order, shares, excess, users, items, allocated, exposed
 ):  # fmt: skip
