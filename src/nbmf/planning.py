@@ -1,25 +1,20 @@
-"""What a fit will take, from the sizes alone: memory in bytes, and seconds a sweep once one sweep was timed.
+"""What a fit will take, from the sizes alone: memory in bytes; and how seconds are told from those of some users.
 
-For U users, I items, N non-zeros, K components and C clusters a sweep costs, up to a factor of the machine,
-
-    tied: N K + c₁ U C K + c₂ (U + I) K     exact: N K + c₃ U I K + c₂ (U + I) K     Poisson: N K / 2 + c₂ (U + I) K
-
-and a fit holds, beside the data it is given, the arrays that `memory` lists.
+A fit holds, beside the data it is given, the arrays that `Sizes.memory` lists. With items, components and clusters as
+they are, every pass does the same for each user and something for the items: seconds are a straight line in the users.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from nbmf.counts import BLOCK_USERS
 
-# bytes of Python and the packages of a fit: 330 MB, and 430 while the loops are compiled, once after an installation
-INTERPRETER = 450_000_000
-# costs relative to one product of a walk over the non-zeros, as benchmarks/scale.py finds them
-CLUSTER, ROW, CELL = 0.11, 4.0, 0.075
+# bytes of Python and the packages of a fit; compiling the loops, once after an installation, takes so many more
+INTERPRETER, COMPILING = 350_000_000, 100_000_000
+MOST_MACHINES = 10_000
 
 
 @dataclass(frozen=True)
@@ -38,20 +33,10 @@ class Sizes:
     dtype: str = "float32"
 
     @property
-    def cost(self) -> float:
-        """What a sweep costs, in products of a walk over the non-zeros.
-
-        >>> twice = Sizes(2000, 100, 40_000, 8).cost / Sizes(1000, 100, 20_000, 8).cost
-        >>> 1.9 < twice <= 2
-        True
-        """
-        K, rows = self.n_components, self.n_users + self.n_items
-        walks = self.nnz * K * (0.5 if self.exposure is None else 1.0)
-        if self.exposure == "tied":
-            walks += CLUSTER * self.n_users * self.n_clusters * K
-        elif self.exposure == "exact":
-            walks += CELL * self.n_users * self.n_items * K
-        return walks + ROW * rows * K
+    def products(self) -> float:
+        """How many products a sweep makes over the non-zeros, or over every cell: what `backend="auto"` goes by."""
+        cells = float(self.n_users) * self.n_items if self.exposure == "exact" else float(self.nnz)
+        return cells * self.n_components
 
     def memory(self, backend: str = "cpu") -> dict[str, int]:
         """Return the bytes that a fit holds at its peak, by what they are for.
@@ -60,32 +45,69 @@ class Sizes:
         """
         size, K = np.dtype(self.dtype).itemsize, self.n_components
         U, I, N = self.n_users, self.n_items, self.nnz  # noqa: E741 (the paper's)
-        tied, law = self.exposure == "tied", self.exposure is not None
-        exposed = 1 if law else 0
-        latent = size * N * (1 + law) + size * U * self.n_clusters * tied + size * U * K * (1 + exposed)
+        law = self.exposure is not None
+        latent = size * N * (1 + law) + size * U * K * (1 + law)
+        latent += size * U * self.n_clusters if self.exposure == "tied" else 0
         if backend == "gpu":
             runs = 24 * (U + I + N // 128)
             table = {"counts, both ways": N * (4 + size + 4 + 4) + 8 * (U + I) + runs}
-            table["factors before and after"] = 2 * size * (2 + exposed) * (U + I) * K
+            table["factors before and after"] = self._factors
             table["allocations and exposures"] = latent + 2 * size * I * K
             return table | {"building the transpose": 28 * N}
         n_blocks = -(-U // BLOCK_USERS)
-        table = {"Python": INTERPRETER, "counts": N * size, "transpose": 8 * N + 4 * n_blocks * (I + 1)}
-        table["factors before and after"] = 2 * size * (2 + exposed) * (U + I) * K
+        table = {"counts": N * size, "transpose": 8 * N + 4 * n_blocks * (I + 1)}
+        table["factors before and after"] = self._factors
         table["allocations and exposures"] = latent
-        return table | {"what the allocator keeps": (sum(table.values()) - INTERPRETER) // 4}
+        return {"Python": INTERPRETER} | table | {"what the allocator keeps": sum(table.values()) // 4}
 
-    def on_workers(self, n_machines: int, bandwidth: float) -> tuple[int, float]:
-        """Return the memory of each of several machines, and the seconds that a sweep spends on the network.
+    def memory_of_worker(self, n_machines: int, given: int = 0) -> int:
+        """Return the bytes that each of several machines holds, which share the users and the data as they are given.
 
-        Users' factors go to the workers and their sums come back; items' factors go to every worker and their sums come
-        back from each. All of it passes through the driver, with so many bytes a second.
+        given : bytes of those data
+        """
+        users, nnz, data = (-(-n // n_machines) for n in (self.n_users, self.nnz, given))
+        return data + sum(replace(self, n_users=users, nnz=nnz).memory().values())
+
+    def memory_of_driver(self) -> int:
+        """Return the bytes that the process holds which updates all factors for several machines, beside the data."""
+        size = np.dtype(self.dtype).itemsize
+        sums = 2 * size * (self.n_users + self.n_items) * self.n_components  # as they come in, and put together
+        arrays = size * self.nnz + self._factors + 2 * sums
+        return INTERPRETER + arrays + arrays // 4
+
+    def machines(self, memory: int, given: int = 0) -> int | None:
+        """Return how many machines with so many bytes hold a fit; None if none do, since each has all the items.
+
+        >>> Sizes(10_000_000, 100_000, 500_000_000, 50).machines(16 * 10**9)
+        3
+        """
+        fitting = (n for n in range(1, MOST_MACHINES) if self.memory_of_worker(n, given) <= memory)
+        return next(fitting, None)
+
+    def moved(self, n_machines: int) -> int:
+        """Return the bytes that pass through the driver in a sweep on several machines.
+
+        Users' means and geometric means go to the workers, both sums come back and the new means go; items' means and
+        geometric means go to every worker and both sums come back from each.
         """
         size, K = np.dtype(self.dtype).itemsize, self.n_components
-        share = Sizes(-(-self.n_users // n_machines), self.n_items, -(-self.nnz // n_machines), *_rest(self))
-        moved = size * K * (5 * self.n_users + 4 * self.n_items * n_machines)
-        return sum(share.memory().values()), moved / bandwidth
+        return size * K * (5 * self.n_users + 4 * self.n_items * n_machines)
+
+    @property
+    def _factors(self) -> int:
+        """Bytes of both factors, as they are before and after a sweep: means, geometric means, and rates if any."""
+        rates = self.exposure is not None
+        return 2 * np.dtype(self.dtype).itemsize * (2 + rates) * (self.n_users + self.n_items) * self.n_components
 
 
-def _rest(sizes: Sizes) -> tuple[Any, ...]:
-    return sizes.n_components, sizes.exposure, sizes.n_clusters, sizes.dtype
+def continued(few: tuple[int, float], more: tuple[int, float], n_users: int) -> float:
+    """Return the seconds for so many users, on the line through those for few and for more of them.
+
+    >>> continued((10, 3.0), (20, 5.0), 100)
+    21.0
+
+    A line that falls is noise of the clock: then seconds grow with the users at least as if nothing went to the items.
+    """
+    (n_few, of_few), (n_more, of_more) = few, more
+    slope = (of_more - of_few) / (n_more - n_few) if n_more > n_few else 0.0
+    return of_more + (slope if slope > 0 else of_more / n_more) * (n_users - n_more)

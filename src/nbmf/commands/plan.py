@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import pairwise
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,19 +12,56 @@ from nbmf.commands.options import data_argument, data_options, json_option, read
 from nbmf.commands.terminal import sentences, show, show_json
 
 if TYPE_CHECKING:
-    from nbmf.interactions import Interactions
+    import scipy.sparse as sp
+
+    from nbmf.backends import Backend
+    from nbmf.interactions import Ids, Interactions
     from nbmf.planning import Sizes
 
-SAMPLE = 400_000  # counts of the users on whom a sweep is timed
+SAMPLE = 2_000_000  # counts of the users on whom a sweep is timed
 SAMPLED_CELLS = 50_000_000  # the same where every cell counts
-SWEEPS = 3
+FEWER = 4  # the smaller sample is so many times smaller
+SWEEPS = 5
+LAWS = {"tied": "tied", "exact": "exact", "Poisson": None}
+
+
+def _size(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
+    """A number of bytes such as 16GB."""
+    from nbmf.compacting import as_bytes  # noqa: PLC0415 (heavy modules only when the command runs)
+
+    try:
+        return None if value is None else as_bytes("--memory", value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 @click.command()
 @data_argument
 @data_options
-@click.option("-k", "--components", metavar="K", default=50, show_default=True, type=click.IntRange(1))
-@click.option("--clusters", metavar="C", default=64, show_default=True, type=click.IntRange(1))
+@click.option(
+    "-k",
+    "--components",
+    metavar="K",
+    default=50,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Number of components.",
+)
+@click.option(
+    "--clusters",
+    metavar="C",
+    default=64,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Number of clusters of items, where exposures are tied.",
+)
+@click.option(
+    "--memory",
+    metavar="SIZE",
+    callback=_size,
+    show_default="that of this machine",
+    help="Memory of one machine, such as 16GB: says how many of them a fit needs.",
+)
 @json_option
 def plan(
     data: str,
@@ -35,62 +72,107 @@ def plan(
     min_items: int,
     components: int,
     clusters: int,
+    memory: int | None,
     as_json: bool,
 ) -> None:
-    """Say what a fit of DATA will take: memory from the sizes, seconds a sweep from one on some of the users.
+    """Say what a fit of DATA will take: memory from the sizes, seconds a sweep from those of some of the users.
 
-    DATA is what `nbmf fit` takes, or a file that `nbmf.store_counts` has written.
+    DATA is what `nbmf fit` takes, or a file that `nbmf.store_counts` has written. Each way to expose cells has its
+    line: tied by clusters of items, exact, and Poisson, which has none. Memory is that of the process at its peak, the
+    counts as they were read included; reading a text file may take more (`nbmf.store_counts` keeps to a limit).
     """
     with sentences():
-        from nbmf.planning import Sizes  # noqa: PLC0415 (heavy modules only when the command runs)
+        from nbmf.planning import Sizes  # noqa: PLC0415
 
         found = read_data(data, user, item, count, min_users, min_items, None)
-        plans: list[dict[str, Any]] = []
-        for name, exposure in (("tied", "tied"), ("exact", "exact"), ("Poisson", None)):
-            sizes = Sizes(found.n_users, found.n_items, found.nnz, components, exposure, clusters)
-            memory = sum(sizes.memory().values()) + _bytes(found)
-            plans.append({
-                "model": name,
-                "seconds a sweep": _predicted(found, sizes),
-                "memory": memory,
-                "memory of a GPU": sum(sizes.memory("gpu").values()),
-            })  # fmt: skip
+        machine = memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        plans = [
+            _plan(found, name, Sizes(found.n_users, found.n_items, found.nnz, components, exposure, clusters), machine)
+            for name, exposure in LAWS.items()
+        ]
         if as_json:
-            show_json({"users": found.n_users, "items": found.n_items, "counts": found.nnz, "plans": plans})
+            sizes = {"users": found.n_users, "items": found.n_items, "counts": found.nnz, "components": components}
+            show_json({**sizes, "memory of a machine": machine, "plans": plans})
             return
         title = f"{found.n_users:,} users × {found.n_items:,} items, {found.nnz:,} counts, K = {components}"
-        rows = [
-            [
-                each["model"],
-                f"{each['seconds a sweep']:.3g} s",
-                *(f"{each[name] / 1e9:.2f} GB" for name in ("memory", "memory of a GPU")),
-            ]
-            for each in plans
-        ]
-        show(title, ["exposure", "a sweep here", "memory", "of a GPU"], rows)
+        columns = ["exposure", "backend", "a sweep here", "memory", "of a GPU", f"machines of {machine / 1e9:.3g} GB"]
+        show(title, columns, [_row(each) for each in plans], left=2)
 
 
-def _predicted(found: Interactions, sizes: Sizes) -> float:
-    """Time sweeps on some users, and go from their cost to that of all."""
-    import nbmf  # noqa: PLC0415
+def _plan(found: Interactions, name: str, sizes: Sizes, machine: int) -> dict[str, Any]:
+    """What a fit takes, by the names that programs read."""
+    from nbmf.backends import make_backend  # noqa: PLC0415
+
+    backend = make_backend("auto", None, sizes.products)
+    given = _bytes(found)
+    parts = sizes.memory()
+    return {
+        "exposure": name,
+        "backend": type(backend).__name__.lower(),
+        "seconds a sweep": _predicted(found.matrix, sizes, backend),
+        "memory": sum(parts.values()) + given,
+        "memory by use": parts | {"data as they were read": given},
+        "memory of a GPU": sum(sizes.memory("gpu").values()),
+        "machines": sizes.machines(machine, given),
+    }
+
+
+def _row(each: dict[str, Any]) -> list[str]:
+    gigabytes = (f"{each[name] / 1e9:.2f} GB" for name in ("memory", "memory of a GPU"))
+    machines = "no number of them" if each["machines"] is None else f"{each['machines']:,}"
+    return [each["exposure"], each["backend"], f"{each['seconds a sweep']:.3g} s", *gigabytes, machines]
+
+
+def _predicted(matrix: sp.csr_array, sizes: Sizes, backend: Backend) -> float:
+    """Time sweeps on some users and on fewer, and go on to all of them on the line through both."""
+    from nbmf.planning import continued  # noqa: PLC0415
+
+    n_users, n_items = matrix.shape
+    wanted = SAMPLED_CELLS / n_items if sizes.exposure == "exact" else n_users * SAMPLE / matrix.nnz
+    step = max(1, int(n_users / wanted))
+    some = matrix[::step]  # users here and there: those who came first may be of another kind
+    timed = some.shape[0], _timed(some, sizes, backend)
+    if step == 1:
+        return timed[1]
+    fewer = some[::FEWER]
+    return continued((fewer.shape[0], _timed(fewer, sizes, backend)), timed, n_users)
+
+
+def _timed(matrix: sp.csr_array, sizes: Sizes, backend: Backend) -> float:
+    """Return the seconds of a sweep, the fastest of some: others on the machine make them only longer."""
+    import numpy as np  # noqa: PLC0415
+
+    from nbmf.counts import Counts  # noqa: PLC0415
+    from nbmf.factors import Prior  # noqa: PLC0415
+    from nbmf.inference.cavi import CAVI  # noqa: PLC0415
+    from nbmf.likelihood import NegativeBinomial, Poisson  # noqa: PLC0415
+    from nbmf.model import Model, begin  # noqa: PLC0415
     from nbmf.progress import Stopwatch  # noqa: PLC0415
+    from nbmf.ties import Ties  # noqa: PLC0415
 
-    wanted = found.n_users * SAMPLE / found.nnz if sizes.exposure != "exact" else SAMPLED_CELLS / found.n_items
-    n_users = max(1, min(found.n_users, int(wanted)))
-    sample = found.matrix[:n_users]
-    settings: dict[str, Any] = {"n_components": sizes.n_components, "random_state": 0, "tol": 0, "backend": "cpu"}
-    if sizes.exposure is None:
-        model: Any = nbmf.PoissonMF(**settings)
-    else:
-        model = nbmf.NBMF(exposure=sizes.exposure, n_clusters=sizes.n_clusters, **settings)
-    times: list[float] = []
-    watch = Stopwatch()
-    model.set_params(max_iter=SWEEPS).fit(sample, callbacks=[lambda snapshot: times.append(watch.seconds)])
-    seconds = min((after - before for before, after in pairwise(times)), default=times[0])
-    small = replace(sizes, n_users=n_users, nnz=int(sample.nnz))
-    return seconds * sizes.cost / small.cost
+    rng, counts = np.random.RandomState(0), Counts.of(matrix, np.dtype(sizes.dtype))
+    W, H = (rng.gamma(1, 1, (n, sizes.n_components)).astype(sizes.dtype) for n in matrix.shape)
+    # any clusters cost the same
+    labels = rng.randint(sizes.n_clusters, size=sizes.n_items).astype(np.int32)
+    ties = Ties(labels, sizes.n_clusters) if sizes.exposure == "tied" else None
+    model = Model(Poisson() if sizes.exposure is None else NegativeBinomial(1.0), Prior(1, 1), Prior(1, 1))
+    state = begin(model, counts, backend, W, H, ties)
+    times = []
+    for _ in range(SWEEPS):
+        watch = Stopwatch()
+        state = CAVI().step(state, counts, backend)
+        times.append(watch.seconds)
+    return min(times[1:])
 
 
 def _bytes(found: Interactions) -> int:
-    """What the counts take as they were read."""
-    return int(found.matrix.data.nbytes + found.matrix.indices.nbytes + found.matrix.indptr.nbytes)
+    """What the counts and the ids take as they were read."""
+    matrix = found.matrix
+    return int(matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes) + sum(
+        map(_bytes_of_ids, (found.users, found.items))
+    )
+
+
+def _bytes_of_ids(ids: Ids) -> int:
+    texts = sum(map(sys.getsizeof, ids)) if ids.dtype == object else 0
+    return int(ids.nbytes) + texts
