@@ -19,8 +19,19 @@ import numpy as np
 
 import nbmf
 import nbmf.distributed
+from nbmf.counts import Counts
+from nbmf.parts import Part
 
 SETTINGS = {"n_components": 5, "random_state": 0, "max_iter": 12, "tol": 0, "exposure": "tied", "n_clusters": 6}
+
+
+class Deadly(Part):
+    """A part that kills whoever reads it."""
+
+    def load(self) -> Counts:
+        """Kill this process."""
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("nobody survives that")
 
 
 def write_counts(folder: Path, n_users: int = 3000, n_items: int = 400) -> Path:

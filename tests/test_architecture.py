@@ -67,7 +67,7 @@ LAYERS = [
         "nbmf.inference.accelerate",
     },
     {"nbmf.fitted", "nbmf.item_items"},
-    {"nbmf.packing", "nbmf.storage", "nbmf.checkpoints", "nbmf.compacting"},
+    {"nbmf.packing", "nbmf.storage", "nbmf.checkpoints", "nbmf.compacting", "nbmf.parts"},
     {"nbmf.recommending", "nbmf.explaining", "nbmf.newcomers", "nbmf.growing", "nbmf.forecasting"},
     {"nbmf.factorization"},
     {"nbmf.recommender", "nbmf.slim"},

@@ -1,7 +1,6 @@
 """Fits on several workers: the same numbers as one process, also if workers are killed."""
 
-import os
-import signal
+import shutil
 import time
 
 import numpy as np
@@ -18,7 +17,8 @@ from nbmf.likelihood import NegativeBinomial, Poisson
 pytest.importorskip("distributed", reason="dask.distributed is not installed: pip install 'nbmf[dask]'")
 
 import kill_workers
-from nbmf.distributed import Cluster, Part, WorkersKilledError, cut_users
+from nbmf.distributed import Cluster, WorkersKilledError
+from nbmf.parts import cut_users
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # of sockets to workers that were killed
 
@@ -40,6 +40,17 @@ def client(cluster):
 
     with Client(cluster) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def plain(counts_file, client):
+    """What an undisturbed fit gives."""
+    return kill_workers.fit(counts_file, client)
+
+
+def assert_same_bits(ours, plain):
+    for name in ("objective_", "user_factors_", "item_factors_"):
+        assert getattr(ours, name).tobytes() == getattr(plain, name).tobytes()
 
 
 class Immediate:
@@ -89,12 +100,12 @@ def test_three_shards_are_one(law, n_clusters, tmp_path):
         np.testing.assert_allclose(ours, whole, rtol=1e-11)
 
 
-def test_two_workers_are_one_process(counts_file, client):
+def test_two_workers_are_one_process(counts_file, plain):
     data = nbmf.open_counts(counts_file)
-    ours, alone = kill_workers.fit(counts_file, client), nbmf.NBMF(**kill_workers.SETTINGS).fit(data)
-    np.testing.assert_allclose(ours.objective_, alone.objective_, rtol=1e-6)
-    np.testing.assert_allclose(ours.user_factors_, alone.user_factors_, rtol=1e-3)  # single precision, twelve sweeps
-    assert ours.recommend(data.users[:3], n=2).items.shape == (3, 2)
+    alone = nbmf.NBMF(**kill_workers.SETTINGS).fit(data)
+    np.testing.assert_allclose(plain.objective_, alone.objective_, rtol=1e-6)
+    np.testing.assert_allclose(plain.user_factors_, alone.user_factors_, rtol=1e-3)  # single precision, twelve sweeps
+    assert plain.recommend(data.users[:3], n=2).items.shape == (3, 2)
 
 
 def test_a_dask_data_frame(client):
@@ -108,29 +119,65 @@ def test_a_dask_data_frame(client):
     np.testing.assert_allclose(ours.objective_, alone.objective_, rtol=1e-9)
 
 
-def test_a_killed_worker_changes_nothing(counts_file, cluster, client):
-    plain = kill_workers.fit(counts_file, client)
-    model = kill_workers.disturbed_fit(counts_file, client, cluster, seed=0)
-    for name in ("objective_", "user_factors_", "item_factors_"):
-        assert getattr(model, name).tobytes() == getattr(plain, name).tobytes()
-
-
-class Deadly(Part):
-    """A part that kills whoever reads it."""
-
-    def load(self):
-        os.kill(os.getpid(), signal.SIGKILL)
+def test_a_killed_worker_changes_nothing(counts_file, cluster, client, plain):
+    assert_same_bits(kill_workers.disturbed_fit(counts_file, client, cluster, seed=0), plain)
 
 
 def test_a_task_that_always_kills_is_named(counts_file, client):
     matrix = nbmf.open_counts(counts_file).matrix
     parts = cut_users(counts_file, matrix, 3, np.dtype(np.float32))
-    parts[1] = Deadly(**parts[1].__dict__)
+    parts[1] = kill_workers.Deadly(**parts[1].__dict__)
     backend, users = Cluster(client, tuple(parts)), Point(np.ones((matrix.shape[0], 2), np.float32))
     items, begun = Point(np.ones((matrix.shape[1], 2), np.float32)), time.perf_counter()
     with pytest.raises(WorkersKilledError, match=r"part 1 \(users .*died"):
         backend.expect(Counts.of(matrix, np.dtype(np.float32)), users, items, Poisson(), None)
     assert time.perf_counter() - begun < 10
+
+
+def test_a_fit_goes_on_from_its_checkpoint(counts_file, client, plain, tmp_path):
+    """The driver is gone after some sweeps; another one goes on, and ends with the bits of an undisturbed fit."""
+
+    def end(snapshot):
+        if snapshot.sweep == 5:
+            raise RuntimeError("the driver dies")
+
+    checkpoint = tmp_path / "checkpoint"
+    with pytest.raises(RuntimeError, match="the driver dies"):
+        kill_workers.fit(counts_file, client, checkpoint=checkpoint, checkpoint_every=2, callbacks=[end])
+    assert_same_bits(kill_workers.fit(counts_file, client, resume=checkpoint), plain)
+
+
+def test_a_file_that_was_replaced_or_is_not_there(counts_file, tmp_path):
+    """A worker that reads its part again must not mix two files."""
+    path = tmp_path / "c"
+    shutil.copy(counts_file, path)
+    part = cut_users(path, nbmf.open_counts(path).matrix, 2, np.dtype(np.float32))[1]
+    assert part.load().by_user.nnz > 0
+    nbmf.store_counts(counts_file.parent / "parts", path, min_items_per_user=30)
+    with pytest.raises(OSError, match="was replaced since the fit began"):
+        part.load()
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match="put it where every machine sees it"):
+        part.load()
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        ({"backend": "gpu"}, {}, "backend is 'gpu'; workers compute on their CPUs"),
+        ({}, {"n_workers": 0}, "n_workers is 0; it must be a whole number from 1"),
+        ({}, {"n_parts": 0}, "n_parts is 0"),
+    ],
+)
+def test_settings_that_cannot_be(counts_file, model, options, message):
+    with pytest.raises(ValueError, match=message):
+        nbmf.distributed.fit(nbmf.PoissonMF(2, **model), counts_file, **options)
+
+
+def test_other_collections_are_refused(client):
+    bag = pytest.importorskip("dask.bag")
+    with pytest.raises(TypeError, match="dask's Bag; make it a dask data frame"):
+        nbmf.distributed.fit(nbmf.PoissonMF(2), bag.from_sequence([1, 2]), client=client)
 
 
 def test_counts_in_memory_are_no_file():

@@ -11,26 +11,26 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib import import_module
-from itertools import pairwise
+from numbers import Integral
 from typing import Any, TypeVar
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from nbmf.backends import OnHost, Sums
 from nbmf.backends.cpu import Cpu, SparseExpectation
-from nbmf.compacting import counts_of_users, is_counts_file, open_counts, store_counts
+from nbmf.compacting import is_counts_file, open_counts, store_counts
 from nbmf.container import Path
 from nbmf.counts import Counts, take_unknown
 from nbmf.factorization import CountFactorization
 from nbmf.factors import Factor, Gamma, Point, Prior
 from nbmf.interactions import Interactions
-from nbmf.likelihood import Likelihood, NegativeBinomial
+from nbmf.likelihood import Likelihood
+from nbmf.parts import Part, cut_users
 from nbmf.ties import Ties
 
 Array = NDArray[np.floating[Any]]
@@ -67,7 +67,8 @@ def fit(
         or a dask data frame of such rows, whose columns are recognised by their names
     client : of the cluster to use; by default one with `n_workers` processes on this machine, for this fit alone
     n_parts : how many parts the users are cut into; by default one for two million counts, and two at least. With the
-        same parts, any number of workers gives the same result to the bit.
+        same parts, any number of workers gives the same result to the bit. A worker does as many parts at a time as it
+        has threads; the model's `n_threads` is for each of them, 1 by default.
     folder : where the compact file goes if there is none yet; the workers of every machine must see it under this name
     memory_limit : what reading may take here
     options : of `fit`: unknown, callbacks, stopping, checkpoint, checkpoint_every, resume
@@ -76,12 +77,13 @@ def fit(
     -------
     the model, fitted. Checkpoints are written here, so a fit whose workers are all gone can be resumed.
     """
-    with _compact(source, folder, memory_limit) as path, _connected(client, n_workers) as connected:
+    _check(model, n_workers, n_parts)
+    with _compact(source, folder, memory_limit, client) as path, _connected(client, n_workers) as connected:
         data = open_counts(path)
         size = n_parts or max(2, -(-data.nnz // NONZEROS_PER_PART))
         unknown = take_unknown(options.get("unknown"), data.users, data.items)
         parts = cut_users(path, data.matrix, size, np.dtype(model.dtype), getattr(model, "binarize", False), unknown)
-        backend = Cluster(connected, tuple(parts))
+        backend = Cluster(connected, tuple(parts), Cpu(model.n_threads or 1))
         try:
             model.fit_with(backend, data, **options)
         finally:
@@ -89,54 +91,12 @@ def fit(
     return model
 
 
-@dataclass(frozen=True)
-class Part:
-    """The counts of users `start` to `stop` of a file, and how a fit wants them."""
-
-    number: int
-    path: str
-    start: int
-    stop: int
-    dtype: np.dtype[Any]
-    binarize: bool
-    unknown: sp.csr_array | None = field(repr=False)
-
-    def load(self) -> Counts:
-        """Read the counts; on a worker."""
-        matrix = counts_of_users(self.path, self.start, self.stop)
-        if self.binarize:
-            matrix = sp.csr_array((np.ones_like(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
-        return Counts.of(matrix, self.dtype, self.unknown)
-
-    def law(self, likelihood: Likelihood) -> Likelihood:
-        """The law of these users."""
-        α = likelihood.concentration
-        if not isinstance(α, np.ndarray) or len(α) == 1:
-            return likelihood
-        return NegativeBinomial(α[self.start : self.stop])
-
-    def __str__(self) -> str:
-        """Name the part for a person."""
-        return f"part {self.number} (users {self.start:,} to {self.stop:,} of {self.path})"
-
-
-def cut_users(
-    path: Path,
-    matrix: sp.csr_array,
-    n_parts: int,
-    dtype: np.dtype[Any],
-    binarize: bool = False,
-    unknown: sp.csr_array | None = None,
-) -> list[Part]:
-    """Cut the users into parts of about equal numbers of counts."""
-    n_users = matrix.shape[0]
-    upto = matrix.indptr + np.arange(n_users + 1, dtype=np.int64)
-    bounds = np.unique(np.searchsorted(upto, np.linspace(0, upto[-1], min(n_parts, n_users) + 1))).tolist()
-    name = os.path.abspath(os.fsdecode(path))
-    return [
-        Part(n, name, start, stop, dtype, binarize, None if unknown is None else unknown[start:stop])
-        for n, (start, stop) in enumerate(pairwise(bounds))
-    ]
+def _check(model: CountFactorization, n_workers: int, n_parts: int | None) -> None:
+    for name, value in (("n_workers", n_workers), ("n_parts", 1 if n_parts is None else n_parts)):
+        if not isinstance(value, Integral) or value < 1:
+            raise ValueError(f"{name} is {value!r}; it must be a whole number from 1")
+    if model.backend not in ("auto", "cpu"):
+        raise ValueError(f"backend is {model.backend!r}; workers compute on their CPUs: leave it at 'auto' or 'cpu'")
 
 
 @dataclass(frozen=True)
@@ -195,6 +155,7 @@ class Cluster(OnHost):
 
     client: Client = field(repr=False)
     parts: tuple[Part, ...]
+    passes: Cpu = field(default_factory=partial(Cpu, 1), repr=False)  # what a worker does a part with
 
     def expect(
         self,
@@ -211,7 +172,8 @@ class Cluster(OnHost):
         found = []
         for part, data in zip(self.parts, self._counts, strict=True):
             mine = self._send(Share.of(users, slice(part.start, part.stop)))
-            found.append(self._submit("expect", part, _expect, data, mine, shared, part.law(likelihood), sum_users))
+            law = part.law(likelihood)
+            found.append(self._submit("expect", part, _expect, self.passes, data, mine, shared, law, sum_users))
         reports = [
             self._submit("report", *pair) for pair in zip(self.parts, [_report] * len(found), found, strict=True)
         ]
@@ -225,7 +187,7 @@ class Cluster(OnHost):
         tasks = []
         for part, data, found in zip(self.parts, self._counts, expectation.found, strict=True):
             means = self._send(Point(users.mean[part.start : part.stop]))
-            tasks.append(self._submit("sum", part, _sum_items, data, found, means))
+            tasks.append(self._submit("sum", part, _sum_items, self.passes, data, found, means))
         return _added(self._gather(tasks))
 
     def slopes(
@@ -233,7 +195,7 @@ class Cluster(OnHost):
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """∂/∂α and ∂²/∂α² of the log-evidence: those of users one part after another, others added up."""
         tasks = [
-            self._submit("slopes", part, _slopes, data, found, group)
+            self._submit("slopes", part, _slopes, self.passes, data, found, group)
             for part, data, found in zip(self.parts, self._counts, expectation.found, strict=True)
         ]
         join = np.concatenate if group == "user" else partial(np.sum, axis=0)
@@ -305,22 +267,22 @@ def _load(part: Part) -> Counts:
 
 
 def _expect(
-    counts: Counts, users: Share, shared: tuple[Share, Ties | None], likelihood: Likelihood, sum_users: bool
+    passes: Cpu, counts: Counts, users: Share, shared: tuple[Share, Ties | None], law: Likelihood, sum_users: bool
 ) -> SparseExpectation:
     items, ties = shared
-    return Cpu().expect(counts, users.aligned(), items.aligned(), likelihood, ties, sum_users=sum_users)
+    return passes.expect(counts, users.aligned(), items.aligned(), law, ties, sum_users=sum_users)
 
 
 def _report(found: SparseExpectation) -> tuple[Sums | None, float]:
     return found.sums, found.log_evidence
 
 
-def _sum_items(counts: Counts, found: SparseExpectation, users: Point) -> Sums:
-    return Cpu().sum_by_item(counts, found, Point(np.array(users.value)))
+def _sum_items(passes: Cpu, counts: Counts, found: SparseExpectation, users: Point) -> Sums:
+    return passes.sum_by_item(counts, found, Point(np.array(users.value)))
 
 
-def _slopes(counts: Counts, found: SparseExpectation, group: str) -> tuple[Array, Array]:
-    return Cpu().slopes(counts, found, group)
+def _slopes(passes: Cpu, counts: Counts, found: SparseExpectation, group: str) -> tuple[Array, Array]:
+    return passes.slopes(counts, found, group)
 
 
 def _added(parts: Sequence[Sums]) -> Sums:
@@ -372,7 +334,7 @@ def _connected(client: Client | None, n_workers: int) -> Iterator[Client]:
 
 
 @contextmanager
-def _compact(source: Any, folder: Path | None, memory_limit: int | str) -> Iterator[Path]:
+def _compact(source: Any, folder: Path | None, memory_limit: int | str, client: Client | None) -> Iterator[Path]:
     """The path of a compact file of the counts, made for the fit if there is none yet."""
     if isinstance(source, Interactions):
         raise TypeError("these Interactions are in memory here; workers read a file: nbmf.store_counts(…) writes one")
@@ -380,9 +342,17 @@ def _compact(source: Any, folder: Path | None, memory_limit: int | str) -> Itera
         yield source
         return
     with tempfile.TemporaryDirectory(prefix="nbmf-", dir=folder) as place:
-        if hasattr(source, "to_parquet") and hasattr(source, "dask"):
-            source.to_parquet(os.path.join(place, "parts"), write_index=False)
-            source = os.path.join(place, "parts")
+        if hasattr(source, "__dask_graph__"):
+            source = _parts_of(source, os.path.join(place, "parts"), client)
         path = os.path.join(place, "fit.counts")
         store_counts(source, path, memory_limit=memory_limit)
         yield path
+
+
+def _parts_of(collection: Any, place: str, client: Client | None) -> str:
+    """Write a dask data frame to a folder of parquet parts, by the cluster that is there."""
+    if not hasattr(collection, "to_parquet"):
+        raise TypeError(f"cannot read interactions from dask's {type(collection).__name__}; make it a dask data frame")
+    with nullcontext() if client is None else client.as_current():
+        collection.to_parquet(place, write_index=False)
+    return place
