@@ -1,34 +1,65 @@
-"""Reading more data than memory: a simulated play-count file of 48 million rows → a compact file, within a limit.
+"""More data than memory: a simulated play-count file of 48 million rows → a compact file → a fit, each within limits.
 
-    python benchmarks/larger_than_memory.py [--rows 48000000] [--memory 2GB] [--folder FOLDER] [--sweeps N]
+    python benchmarks/larger_than_memory.py [--rows N] [--memory 2GB] [--folder FOLDER]
 
 The file has the sizes of the full Taste Profile: 1,019,318 users of 40 letters, 384,546 items of 18, users one after
-another, popularity ~ rank^-0.8. Reading runs in a process of its own, whose peak memory the kernel reports.
+another, popularity ~ rank^-0.8. It is read as it is and filtered as the paper does, then a fit is planned and run from
+the compact file. Each step is a process of its own, whose peak memory Linux tells (VmHWM, RssAnon, RssFile): arrays are
+its own, pages of the mapped file are lent and taken back when others need room. Files that are in FOLDER already are
+used again and stay; without --folder everything is made in a temporary folder and removed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 
 N_USERS, N_ITEMS, AT_A_TIME = 1_019_318, 384_546, 2_000_000
-CHILD = """
-import json, resource, sys, time
+STEPS = ["read", "filter", "fit"]
+MEASURED = """
+import json, sys, threading, time
 import nbmf
+
+def memory():
+    lines = (line.split() for line in open("/proc/self/status"))
+    return {line[0].rstrip(":"): 1024 * int(line[1]) for line in lines if line[0].startswith(("VmHWM", "Rss"))}
+
+def watch():
+    while not done.wait(0.02):
+        now = memory()
+        for name in most:
+            most[name] = max(most[name], now[name])
+
+most, done = {"RssAnon": 0, "RssFile": 0}, threading.Event()
+watcher = threading.Thread(target=watch)
+watcher.start()
 begun = time.perf_counter()
-source, path, limit, users, items = sys.argv[1:6]
-data = nbmf.store_counts(source, path, memory_limit=limit, min_users_per_item=int(users), min_items_per_user=int(items))
-print(json.dumps({
-    "seconds": time.perf_counter() - begun, "peak": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
-    "users": data.n_users, "items": data.n_items, "nnz": data.nnz, "repeated": data.n_repeated,
-}))
+try:
+    found = work(*sys.argv[1:])
+finally:
+    done.set()
+    watcher.join()
+print(json.dumps({"seconds": time.perf_counter() - begun, **found, **most, "peak": memory()["VmHWM"]}))
+"""
+STORE = """
+def work(source, path, limit, users, items):
+    least = {"min_users_per_item": int(users), "min_items_per_user": int(items)}
+    data = nbmf.store_counts(source, path, memory_limit=limit, **least)
+    return {"users": data.n_users, "items": data.n_items, "nnz": data.nnz, "repeated": data.n_repeated}
+"""
+FIT = """
+def work(path, components, sweeps):
+    ends = [time.perf_counter()]
+    model = nbmf.NBMF(int(components), exposure="tied", random_state=0, max_iter=int(sweeps), tol=0, backend="cpu")
+    model.fit(nbmf.open_counts(path), callbacks=[lambda snapshot: ends.append(time.perf_counter())])
+    return {"sweep": min(after - before for before, after in zip(ends[1:], ends[2:]))}
 """
 
 
@@ -57,26 +88,75 @@ def write_plays(path: Path, n_rows: int, seed: int = 0) -> None:
             writer.write_table(pa.table(columns, schema=schema))
 
 
-def main() -> None:
-    """Write the file unless it is there, and read it within the limit."""
-    options = argparse.ArgumentParser()
-    options.add_argument("--rows", type=int, default=48_373_586)
-    options.add_argument("--memory", default="2GB")
-    options.add_argument("--folder", type=Path, default=Path("."))
-    options.add_argument("--min-users", default="0")
-    options.add_argument("--min-items", default="0")
-    chosen = options.parse_args()
-    plays, compact = chosen.folder / f"plays-{chosen.rows}.tsv", chosen.folder / "plays.counts"
+def measured(work: str, *arguments: object) -> dict[str, float]:
+    """Do some work in a process of its own, and return what it found and what it took."""
+    command = [sys.executable, "-c", work + MEASURED, *map(str, arguments)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def planned(path: Path, components: int) -> dict[str, float]:
+    """Return what `nbmf plan` says of the tied fit."""
+    command = [
+        sys.executable,
+        "-c",
+        "from nbmf.cli import main; main()",
+        "plan",
+        str(path),
+        "-k",
+        str(components),
+        "--json",
+    ]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    (tied,) = (each for each in json.loads(done.stdout)["plans"] if each["exposure"] == "tied")
+    return tied
+
+
+def show(step: str, stated: str, found: dict[str, float], more: str) -> None:
+    """Print a row of the table."""
+    sizes = (f"{found[name] / 1e9:.2f}" for name in ("peak", "RssAnon", "RssFile"))
+    print(f"| {step} | {stated} | {' | '.join(sizes)} | {found['seconds']:.0f} | {more} |", flush=True)
+
+
+def measure(folder: Path, steps: list[str], rows: int, limit: str, components: int, sweeps: int) -> None:
+    """Write the file unless it is there; read it, filter it, plan a fit and run it."""
+    plays, compact = folder / f"plays-{rows}.tsv", folder / f"plays-{rows}.counts"
     if not plays.exists():
         begun = time.perf_counter()
-        write_plays(plays, chosen.rows)
-        print(f"{plays}: {os.path.getsize(plays) / 1e9:.2f} GB, written in {time.perf_counter() - begun:.0f} s")
-    arguments = [str(plays), str(compact), chosen.memory, chosen.min_users, chosen.min_items]
-    done = subprocess.run([sys.executable, "-c", CHILD, *arguments], check=True, capture_output=True, text=True)
-    found = json.loads(done.stdout)
-    print(f"limit {chosen.memory}: peak {found['peak'] / 1e9:.2f} GB, {found['seconds']:.0f} s; {found['users']:,} "
-          f"users × {found['items']:,} items, {found['nnz']:,} counts ({found['repeated']:,} rows added to others), "
-          f"{os.path.getsize(compact) / 1e9:.2f} GB on disk")  # fmt: skip
+        write_plays(plays, rows)
+        print(f"{plays.name}: {plays.stat().st_size / 1e9:.2f} GB, written in {time.perf_counter() - begun:.0f} s\n")
+    print("| step | limit or stated | peak, GB | own arrays | pages of files | seconds | |\n" + 7 * "|---" + "|")
+    for step, path, least in (("read", compact, (0, 0)), ("filter", folder / "filtered.counts", (50, 20))):
+        if step in steps:
+            found = measured(STORE, plays, path, limit, *least)
+            sizes = f"{found['users']:,} × {found['items']:,}, {found['nnz']:,} counts"
+            show(step, limit, found, f"{sizes}, {path.stat().st_size / 1e9:.2f} GB on disk")
+    if "fit" in steps:
+        plan = planned(compact, components)
+        found = measured(FIT, compact, components, sweeps)
+        show(f"fit, K = {components}, {sweeps} sweeps", f"{plan['memory'] / 1e9:.2f} GB", found,
+             f"a sweep {found['sweep']:.2f} s, stated {plan['seconds a sweep']:.2f}")  # fmt: skip
+
+
+def main() -> None:
+    """Measure in the folder that was named, or in one that is removed."""
+    options = argparse.ArgumentParser()
+    options.add_argument("--rows", type=int, default=48_373_586)
+    options.add_argument("--memory", default="2GB", help="limit of reading")
+    options.add_argument("--folder", type=Path, help="where there is room: 5 GB for the default")
+    options.add_argument("--components", type=int, default=50)
+    options.add_argument("--sweeps", type=int, default=4)
+    options.add_argument(
+        "--steps", nargs="+", choices=STEPS, default=STEPS, help="some only; a fit needs what was read"
+    )
+    chosen = options.parse_args()
+    arguments = (chosen.steps, chosen.rows, chosen.memory, chosen.components, chosen.sweeps)
+    if chosen.folder is not None:
+        measure(chosen.folder, *arguments)
+        return
+    with tempfile.TemporaryDirectory(prefix="nbmf-") as folder:
+        measure(Path(folder), *arguments)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -19,9 +20,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.container import Arrays, Contents, Path, Stream, check_place, read, write_streams
+from nbmf.container import Arrays, Contents, Path, StorageError, Stream, check_place, read, write_streams
 from nbmf.gathering import Numbered, Table, number, too_many
 from nbmf.interactions import Interactions
+from nbmf.layout import ReadError
 from nbmf.packing import CHECKED_AT_A_TIME, pack_ids, unpack_cells, unpack_ids
 from nbmf.reading import read_table
 from nbmf.storage import open_as
@@ -30,10 +32,11 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 VERSION = 1
+WORKING = ".nbmf-"  # begins the names of folders for what comes in between
 LEAST_MEMORY = 500_000_000
 OWN_MEMORY = 250_000_000  # of Python and its packages
 BYTES_PER_ROW = 120  # while a range of users is added up
-UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
 def store_counts(
@@ -71,11 +74,16 @@ def store_counts(
     ...     data
     Interactions(2 users × 1 items, 2 non-zero counts, total 4)
     """
-    memory = _as_bytes(memory_limit)
+    memory = as_bytes("memory_limit", memory_limit)
+    if memory < LEAST_MEMORY:
+        needed = LEAST_MEMORY // 10**6
+        raise ValueError(f"memory_limit is {memory_limit!r}; Python and the database need {needed} MB at least")
     name = check_place(path)
+    if isinstance(source, str | os.PathLike) and os.path.realpath(source) == name:
+        raise StorageError(f"{os.fspath(path)}: is the file to read, and would be lost; name another one to write")
     named = {"user": user, "item": item, "count": count}
     least = (min_users_per_item, min_items_per_user)
-    with tempfile.TemporaryDirectory(prefix=".nbmf-", dir=os.path.dirname(name)) as folder:
+    with _working_folder(name) as folder:
 
         def collect(connection: DuckDBPyConnection, table: Table, n_rows: int | None) -> None:
             found = number(connection, table, n_rows)
@@ -85,12 +93,33 @@ def store_counts(
             spool = _spool(connection, table, found, folder, (memory - OWN_MEMORY) // (4 * BYTES_PER_ROW))
             _write(name, found, spool, *least)
 
-        read_table(source, named, collect, (memory - OWN_MEMORY) // 2)
+        read_table(source, named, collect, (memory - OWN_MEMORY) // 2, folder)
     return open_counts(path)
+
+
+@contextmanager
+def _working_folder(name: str) -> Iterator[str]:
+    """A folder beside the file that is to be written, for what comes in between; a full disk is told as one."""
+    place = os.path.dirname(name)
+    try:
+        with tempfile.TemporaryDirectory(prefix=WORKING, dir=place) as folder:
+            yield folder
+    except (StorageError, ReadError):
+        raise
+    except OSError as error:
+        if error.filename is not None and not os.fsdecode(error.filename).startswith(os.path.join(place, WORKING)):
+            raise
+        raise StorageError(
+            f"{name}: cannot be written ({error.strerror or error}); what was there is unchanged. Make room in "
+            f"{place}, or write elsewhere"
+        ) from error
 
 
 def open_counts(path: Path) -> Interactions:
     """Open a file that `nbmf.store_counts` has written; the counts stay in the file until they are used."""
+    if os.path.isfile(path) and not is_counts_file(path):
+        remedy = "nbmf.store_counts(source, path) writes one"
+        raise StorageError(f"{os.fspath(path)}: is no file of counts, or its beginning is damaged; {remedy}")
     contents = open_as("counts", read(path, mapped=True), VERSION)
     users, items = (unpack_ids(contents, role, contents.value(role, str)) for role in ("users", "items"))
     n_repeated, n_items = contents.value("n_repeated", int), contents.value("n_items", int)
@@ -111,16 +140,16 @@ def counts_of_users(path: Path, start: int, stop: int) -> sp.csr_array:
     return matrix
 
 
-def _as_bytes(limit: int | str) -> int:
-    parts = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMG]?I?B?)\s*", str(limit).upper())
+def as_bytes(name: str, size: int | str) -> int:
+    """Return a size in bytes, such as "2GB"; `name` is what it is called where it was given.
+
+    >>> as_bytes("memory_limit", "1.5 GB")
+    1500000000
+    """
+    parts = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?I?B?)\s*", str(size).upper())
     if parts is None or parts[2] not in UNITS:
-        raise ValueError(f"memory_limit is {limit!r}; give bytes, or a text such as '2GB' or '800MB'")
-    size = int(float(parts[1]) * UNITS[parts[2]])
-    if size < LEAST_MEMORY:
-        raise ValueError(
-            f"memory_limit is {limit!r}; less than {LEAST_MEMORY // 10**6} MB is not enough for Python and the database"
-        )
-    return size
+        raise ValueError(f"{name} is {size!r}; give bytes, or a text such as '2GB' or '800MB'")
+    return int(float(parts[1]) * UNITS[parts[2]])
 
 
 @dataclass(frozen=True)

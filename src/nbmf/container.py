@@ -79,7 +79,7 @@ class Contents:
 
 def senseless(path: str, what: str) -> StorageError:
     """Return the error for a file that is sound by its checksums and yet says what nbmf never writes."""
-    return StorageError(f"{path}: {what}; this is not how nbmf writes a file, so write it again with model.save(path)")
+    return StorageError(f"{path}: {what}; this is not how nbmf writes a file, so write it again")
 
 
 class Stream(NamedTuple):

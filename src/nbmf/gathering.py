@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import tempfile
 from collections.abc import Iterator
@@ -54,14 +55,15 @@ class Numbered(NamedTuple):
 
 
 @contextmanager
-def connect(name: str, memory: int | None = None) -> Iterator[DuckDBPyConnection]:
+def connect(name: str, memory: int | None = None, folder: str | None = None) -> Iterator[DuckDBPyConnection]:
     """Open a database in memory that never goes online; its errors are told as those of reading `name`.
 
     memory : bytes that it may take before it spills to disk
+    folder : where it spills; by default where temporary files go
     """
     import duckdb  # noqa: PLC0415 - slow to import
 
-    with tempfile.TemporaryDirectory(prefix="nbmf-") as spill:
+    with tempfile.TemporaryDirectory(prefix="nbmf-", dir=folder) as spill:
         config: dict[str, Any] = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
         try:
             with duckdb.connect(":memory:", config=config | {"temp_directory": spill}) as connection:
@@ -77,6 +79,11 @@ def connect(name: str, memory: int | None = None) -> Iterator[DuckDBPyConnection
                 yield connection
         except duckdb.Error as error:
             reason = " ".join(str(error).split())[:300]
+            if isinstance(error, duckdb.OutOfMemoryException) or "No space left" in reason:
+                raise ReadError(
+                    f"{name}: the database has no room for it, in memory or in {os.path.dirname(spill)}; make room "
+                    f"there, or let it take more memory ({reason})"
+                ) from error
             raise ReadError(f"{name}: cannot be read (damaged, or of a kind not known here): {reason}") from error
 
 

@@ -91,7 +91,7 @@ def unpack_ids(contents: Contents, name: str, kind: str, size: int | None = None
         return contents.array(name, "biuf", size)
     ends = contents.array(f"{name}.ends", "i", size).tolist()
     blob = contents.array(f"{name}.utf8", "u", ends[-1] if ends else 0).tobytes()
-    starts = [0, *ends[:-1]]
+    starts = [0, *ends][:-1]
     if any(start > end for start, end in zip(starts, ends, strict=True)):
         raise contents.fault(f"the ends of its {name} do not ascend")
     try:

@@ -92,14 +92,20 @@ Collect = Callable[["DuckDBPyConnection", Table, int | None], Any]
 """What is done with a table: it gets the connection, the table, and how many rows must be there, if that is known."""
 
 
-def read_table(source: Any, named: dict[str, str | None], collect: Collect, memory: int | None = None) -> Any:
+def read_table(
+    source: Any,
+    named: dict[str, str | None],
+    collect: Collect,
+    memory: int | None = None,
+    folder: str | None = None,
+) -> Any:
     """Find out how a file, a folder of parquet files or a data frame is made, and return what `collect` makes of it.
 
     named : names of columns, None for those to be recognised
-    memory : bytes the database may take before it spills to disk
+    memory, folder : bytes the database may take before it spills to disk, and where
     """
     if hasattr(source, "__arrow_c_stream__"):
-        with connect("data frame", memory) as connection:
+        with connect("data frame", memory, folder) as connection:
             # only its stream: of the frames that it knows, DuckDB guesses types in ways of its own
             connection.register("frame", SimpleNamespace(__arrow_c_stream__=source.__arrow_c_stream__))
             connection.execute("CREATE TEMP TABLE loaded AS SELECT * FROM frame")
@@ -108,7 +114,7 @@ def read_table(source: Any, named: dict[str, str | None], collect: Collect, memo
         raise TypeError(f"cannot read interactions from a {type(source).__name__}; give a path or a data frame")
     path = os.fsdecode(source)
     packing, changed = _packing(path), os.stat(path).st_mtime_ns
-    with connect(path, memory) as connection:
+    with connect(path, memory, folder) as connection:
         if packing in ("parquet", "parts"):
             files = _path_literal(path) if packing == "parquet" else _parts_literal(path)
             relation = f"read_parquet({files}, file_row_number=true, hive_partitioning=false)"
