@@ -1,112 +1,200 @@
 """How the cost of a sweep grows: with users, items, non-zeros, components and clusters, for each backend there is.
 
-    python benchmarks/scale.py [--plot FILE.png] [--quick]
+    PYTHONPATH=src python benchmarks/scale.py [--points FILE.json] [--only ten cpu gpu reference]
+    PYTHONPATH=src python benchmarks/scale.py --draw docs/scale.png FILE.json …
 
-One size is varied at a time (non-zeros with as many users as have 25 each) around 100,000 users × 40,000 items,
-2.4 million non-zeros, K = 50, 64 clusters; the exponent is the slope of the seconds in it on logarithmic axes. Seconds
-are of the process's own work divided by its threads, so that what else runs on the machine counts little. The last
-lines are the case of ten million non-zeros.
+First the case of ten million non-zeros on the CPU: seconds, and memory against what is stated. Then one size at a time
+is varied around a base (non-zeros with as many users as have 25 each), tied exposures; the exponent is the slope of the
+seconds in it on logarithmic axes. Seconds of the CPU are the processor's divided by the threads, so that what else runs
+on the machine counts little; those of a GPU are the clock's. Needs NumPy and SciPy; the rest where it is there: numba
+for `cpu`, PyTorch, Triton and a device for `gpu`. About three minutes on two cores.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import resource
+import json
 import time
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
+import scipy.sparse as sp
+from scipy.optimize import nnls
 
 from nbmf.backends import Backend, make_backend
 from nbmf.counts import Counts
-from nbmf.factors import Point, Prior
+from nbmf.factors import Prior
 from nbmf.inference.cavi import CAVI
 from nbmf.likelihood import NegativeBinomial
 from nbmf.model import Model, begin
 from nbmf.planning import Sizes
+from nbmf.ties import Ties
 from workload import popular_counts
 
-BASE = {"users": 100_000, "items": 40_000, "draws": 2_500_000, "components": 50, "clusters": 64}
-VARIED = {
-    "users": (50_000, 100_000, 200_000, 400_000),
-    "items": (20_000, 40_000, 80_000, 160_000),
-    "draws": (1_250_000, 2_500_000, 5_000_000, 10_000_000),
-    "components": (25, 50, 100),
-    "clusters": (16, 64, 256),
+COUNTS_PER_USER, SWEEPS = 25, 5
+NAMES = ("users", "items", "non-zeros", "components", "clusters")
+BASES = {
+    "reference": (2_000, 1_000, 50_000, 16, 16),
+    "cpu": (100_000, 40_000, 2_500_000, 50, 64),
+    "gpu": (400_000, 100_000, 10_000_000, 64, 64),
 }
-COUNTS_PER_USER = 25
-SWEEPS = 4
+FACTORS = {
+    "users": (0.5, 1, 2, 4),
+    "items": (0.5, 1, 2, 4),
+    "non-zeros": (0.5, 1, 2, 4),
+    "components": (0.5, 1, 2),
+    "clusters": (0.25, 1, 4),
+}
+STYLES = {"reference": ("0.45", "s", ":"), "cpu": ("#0072B2", "o", "-"), "gpu": ("#D55E00", "^", "--")}
+Points = dict[str, list[dict[str, float]]]
 
 
-def sweep(backend: Backend, sizes: dict[str, int]) -> tuple[float, float, int]:
-    """Return the median seconds of a tied sweep, by the clock and by the processor, and the number of non-zeros."""
-    matrix = popular_counts(sizes["users"], sizes["items"], sizes["draws"])
-    counts, rng = Counts.of(matrix, np.dtype(np.float32)), np.random.RandomState(0)
-    W, H = (rng.gamma(1, 1, (n, sizes["components"])).astype(np.float32) for n in matrix.shape)
-    ties = backend.cluster(Point(H), sizes["clusters"], rng)
-    state = begin(Model(NegativeBinomial(1.0), Prior(1, 1), Prior(1, 1)), counts, backend, W, H, ties)
-    wall, work = [], []
-    for _ in range(SWEEPS):
-        begun, cpu = time.perf_counter(), time.process_time()
-        state = CAVI().step(state, counts, backend)
-        wall.append(time.perf_counter() - begun)
-        work.append(time.process_time() - cpu)
-    return float(np.median(wall[1:])), float(np.median(work[1:])) / (os.cpu_count() or 1), matrix.nnz
+@lru_cache(2)
+def data(n_users: int, n_items: int, n_draws: int) -> sp.csr_array:
+    """Make counts, and keep the last ones: components and clusters change nothing in them."""
+    return popular_counts(n_users, n_items, n_draws)
 
 
-def growth(name: str, backend: Backend, n_points: int) -> dict[str, list[tuple[float, float]]]:
-    """Print the seconds and the exponent for each size that is varied."""
-    found: dict[str, list[tuple[float, float]]] = {}
-    for what, values in VARIED.items():
-        points = []
-        for value in values[:n_points]:
-            users = value // COUNTS_PER_USER if what == "draws" else BASE["users"]
-            wall, work, nnz = sweep(backend, BASE | {"users": users, what: value})
-            points.append((float(nnz if what == "draws" else value), work if name == "cpu" else wall))
-            print(f"  {name} {what} {points[-1][0]:,.0f}: {wall:.3f} s by the clock, {work:.3f} s of work", flush=True)
-        slope = np.polyfit(*np.log(np.array(points)).T, 1)[0]
-        print(f"{name}: seconds ~ {'non-zeros' if what == 'draws' else what}^{slope:.2f}", flush=True)
-        found[what] = points
+def there() -> dict[str, Backend]:
+    """Return the backends that run here."""
+    found = {}
+    if find_spec("numba"):  # make_backend imports it for either
+        found |= {name: make_backend(name) for name in ("reference", "cpu")}
+    if find_spec("torch"):
+        import torch
+
+        if torch.cuda.is_available():
+            found["gpu"] = make_backend("gpu")
     return found
 
 
-def draw(found: dict[str, dict[str, list[tuple[float, float]]]], path: str) -> None:
-    """Draw seconds against each size."""
-    import matplotlib.pyplot as plt
+def sweep(name: str, backend: Backend, sizes: dict[str, int]) -> dict[str, float]:
+    """Return the sizes with the median seconds of a tied sweep, by the clock and by the processor for each thread."""
+    matrix = data(sizes["users"], sizes["items"], sizes["non-zeros"])
+    counts, rng = Counts.of(matrix, np.dtype(np.float32)), np.random.RandomState(0)
+    W, H = (rng.gamma(1, 1, (n, sizes["components"])).astype(np.float32) for n in matrix.shape)
+    ties = Ties(rng.randint(sizes["clusters"], size=len(H)).astype(np.int32), sizes["clusters"])
+    state = begin(Model(NegativeBinomial(1.0), Prior(1, 1), Prior(1, 1)), counts, backend, W, H, ties)
+    clock, work = [], []
+    for _ in range(SWEEPS):
+        begun = time.perf_counter(), time.process_time()
+        state = CAVI().step(state, counts, backend)
+        clock.append(time.perf_counter() - begun[0])
+        work.append((time.process_time() - begun[1]) / getattr(backend, "_n_threads", 1))
+    found = {"clock": float(np.median(clock[1:])), "work": float(np.median(work[1:]))}
+    return {**sizes, "non-zeros": matrix.nnz, **found, "seconds": found["clock" if name == "gpu" else "work"]}
 
-    figure, axes = plt.subplots(1, len(VARIED), figsize=(15, 3), layout="constrained")
-    for axis, what in zip(axes, VARIED, strict=True):
-        for name, of_backend in found.items():
-            axis.loglog(*zip(*of_backend[what], strict=True), marker="o", label=name)
-        axis.set_xlabel("non-zeros" if what == "draws" else what)
-    axes[0].set_ylabel("seconds a sweep")
-    axes[0].legend()
-    figure.savefig(path)
+
+def growth(name: str, backend: Backend) -> Points:
+    """Vary one size after another; print the seconds, the exponents and the costs that explain them."""
+    base, found = dict(zip(NAMES, BASES[name], strict=True)), {}
+    for what in NAMES:
+        found[what] = []
+        for factor in FACTORS[what]:
+            sizes = base | {what: round(factor * base[what])}
+            if what == "non-zeros":
+                sizes["users"] = sizes[what] // COUNTS_PER_USER
+            point = sweep(name, backend, sizes)
+            found[what].append(point)
+            seconds = f"{point['clock']:.4f} s by the clock, {point['work']:.4f} s of work"
+            print(f"  {name}, {what} {point[what]:,}: {seconds}", flush=True)
+        print(f"{name}: seconds ~ {what}^{exponent(found[what], what):.2f}", flush=True)
+    if name != "reference":  # whose exposures are dense, tied or not
+        print(f"{name}: {costs(found)}", flush=True)
+    return found
+
+
+def exponent(points: list[dict[str, float]], what: str) -> float:
+    """Return the slope of the seconds on logarithmic axes."""
+    pairs = np.log([(point[what], point["seconds"]) for point in points])
+    return float(np.polyfit(*pairs.T, 1)[0])
+
+
+def costs(found: Points) -> str:
+    """Say what a sweep costs: nonnegative least squares of relative errors over all points."""
+    points = [point for of_size in found.values() for point in of_size]
+    terms = np.array([
+        [nnz * K, users * C * K, (users + items) * K, 1.0]
+        for users, items, nnz, K, C in ([point[name] for name in NAMES] for point in points)
+    ])  # fmt: skip
+    seconds = np.array([point["seconds"] for point in points])
+    solved = nnls(terms / seconds[:, None], np.ones(len(seconds)))[0]
+    worst = np.abs(terms @ solved / seconds - 1).max()
+    walk, cluster, row = 1e9 * solved[:3]
+    return (f"{walk:.3f} ns a non-zero and component, {cluster:.4f} a user, cluster and component, {row:.3f} a row and "
+            f"component, {1e3 * solved[3]:.2f} ms in any case; worst point off by {worst:.0%}")  # fmt: skip
+
+
+def memory(name: str) -> int:
+    """Return what Linux says of this process, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
 
 
 def ten_million() -> None:
-    """The case of the README: 10 million non-zeros, K = 50, tied; time, and memory against what was stated."""
-    sizes = {"users": 200_000, "items": 60_000, "draws": 10_650_000, "components": 50, "clusters": 64}
-    wall, work, nnz = sweep(make_backend("cpu"), sizes)
-    stated = sum(Sizes(200_000, 60_000, nnz, 50).memory().values()) + 8 * nnz
-    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(f"{nnz:,} non-zeros: {wall:.2f} s by the clock, {work:.2f} s of work; memory stated {stated / 1e9:.2f} GB, "
-          f"peak of this process {peak / 1e9:.2f} GB (making the data included)")  # fmt: skip
+    """Fit 10 million non-zeros, K = 50, tied: the seconds of a sweep, and memory against what was stated."""
+    import nbmf
+
+    matrix = popular_counts(200_000, 60_000, 10_450_000)
+    counted = nbmf.Interactions.from_matrix(matrix.astype(np.int32))
+    Path("/proc/self/clear_refs").write_text("5")  # from here a new peak counts
+    given = matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes
+    del matrix
+    ends: list[tuple[float, float]] = []
+    model = nbmf.NBMF(50, exposure="tied", random_state=0, max_iter=8, tol=0, backend="cpu")
+    model.fit(counted, callbacks=[lambda snapshot: ends.append((time.perf_counter(), time.process_time()))])
+    clock, work = np.median(np.diff(ends, axis=0)[-3:], axis=0)  # the clusters are no longer made anew
+    stated = sum(Sizes(*counted.matrix.shape, counted.nnz, 50).memory().values()) + given
+    threads = make_backend("cpu")._n_threads
+    print(f"{counted.nnz:,} non-zeros, K = 50, tied, {threads} threads: {clock:.2f} s by the clock, {work / threads:.2f} "
+          f"s of work; memory stated {stated / 1e9:.2f} GB, peak {memory('VmHWM') / 1e9:.2f} GB", flush=True)  # fmt: skip
+
+
+def draw(path: str, files: list[str]) -> None:
+    """Draw the seconds against each size, for each backend of the files."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    import matplotlib.pyplot as plt
+
+    found: dict[str, Points] = {}
+    for file in files:
+        found |= json.loads(Path(file).read_text())
+    plt.rcParams.update({"font.size": 8, "axes.spines.top": False, "axes.spines.right": False})
+    figure, axes = plt.subplots(1, len(NAMES), figsize=(11, 2.9), sharey=True, layout="constrained")
+    for axis, what in zip(axes, NAMES, strict=True):
+        for name, points in found.items():
+            color, marker, line = STYLES[name]
+            x, y = ([point[key] for point in points[what]] for key in (what, "seconds"))
+            axis.loglog(x, y, color=color, marker=marker, linestyle=line, markersize=4, label=name)
+            axis.annotate(f"^{exponent(points[what], what):.2f}", (x[-1], y[-1]), xytext=(2, 5),
+                          textcoords="offset points", ha="center", color=color)  # fmt: skip
+        axis.set_xlabel("non-zeros, 25 a user" if what == "non-zeros" else what)
+        axis.margins(x=0.15, y=0.12)
+        axis.grid(alpha=0.25, linewidth=0.5)
+    axes[0].set_ylabel("seconds a sweep, tied exposures")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(found), frameon=False)
+    figure.savefig(path, dpi=110)
 
 
 def main() -> None:
-    """Do it for each backend there is."""
+    """Measure, or draw what was measured."""
     options = argparse.ArgumentParser()
-    options.add_argument("--plot", metavar="FILE")
-    options.add_argument("--quick", action="store_true", help="two points a size")
+    options.add_argument("--only", nargs="+", choices=("ten", *BASES), help="some backends, or the ten million only")
+    options.add_argument("--points", metavar="FILE", type=Path, help="where to write what was measured")
+    options.add_argument("--draw", nargs="+", metavar="FILE", help="a picture, and the points to draw in it")
     chosen = options.parse_args()
-    backends = {"cpu": make_backend("cpu")}
-    if type(make_backend("auto", None, work=1e30)).__name__ == "Gpu":
-        backends["gpu"] = make_backend("gpu")
-    found = {name: growth(name, backend, 2 if chosen.quick else 4) for name, backend in backends.items()}
-    ten_million()
-    if chosen.plot:
-        draw(found, chosen.plot)
+    if chosen.draw:
+        draw(chosen.draw[0], chosen.draw[1:])
+        return
+    backends = {name: backend for name, backend in there().items() if not chosen.only or name in chosen.only}
+    if find_spec("numba") and (not chosen.only or "ten" in chosen.only):
+        ten_million()
+    found = {name: growth(name, backend) for name, backend in backends.items()}
+    if chosen.points:
+        chosen.points.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":
