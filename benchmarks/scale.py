@@ -148,8 +148,11 @@ def ten_million() -> None:
     clock, work = np.median(np.diff(ends, axis=0)[-3:], axis=0)  # the clusters are no longer made anew
     stated = sum(Sizes(*counted.matrix.shape, counted.nnz, 50).memory().values()) + given
     threads = make_backend("cpu")._n_threads
-    print(f"{counted.nnz:,} non-zeros, K = 50, tied, {threads} threads: {clock:.2f} s by the clock, {work / threads:.2f} "
-          f"s of work; memory stated {stated / 1e9:.2f} GB, peak {memory('VmHWM') / 1e9:.2f} GB", flush=True)  # fmt: skip
+    print(
+        f"{counted.nnz:,} non-zeros, K = 50, tied, {threads} threads: {clock:.2f} s by the clock, {work / threads:.2f} s "
+        f"of work; memory stated {stated / 1e9:.2f} GB, peak {memory('VmHWM') / 1e9:.2f} GB",
+        flush=True,
+    )
 
 
 def draw(path: str, files: list[str]) -> None:
