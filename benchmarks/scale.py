@@ -149,8 +149,8 @@ def ten_million() -> None:
     stated = sum(Sizes(*counted.matrix.shape, counted.nnz, 50).memory().values()) + given
     threads = make_backend("cpu")._n_threads
     print(
-        f"{counted.nnz:,} non-zeros, K = 50, tied, {threads} threads: {clock:.2f} s by the clock, {work / threads:.2f} s "
-        f"of work; memory stated {stated / 1e9:.2f} GB, peak {memory('VmHWM') / 1e9:.2f} GB",
+        f"{counted.nnz:,} non-zeros, K = 50, tied, {threads} threads: {clock:.2f} s by the clock, "
+        f"{work / threads:.2f} s of work; memory stated {stated / 1e9:.2f} GB, peak {memory('VmHWM') / 1e9:.2f} GB",
         flush=True,
     )
 

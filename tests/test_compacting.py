@@ -255,4 +255,5 @@ def test_seconds_are_on_the_line(few, more, rest, of_items, of_user):
     n_few, n_more, n_users = few, few + more, few + more + rest
     points = [(n, of_items + of_user * n) for n in (n_few, n_more)]
     assert continued(*points, n_users) == pytest.approx(of_items + of_user * n_users, rel=1e-6)
-    assert continued((n_few, 2.0), (n_more, 1.0), n_users) >= 1.0  # a clock that went wrong
+    for disturbed in ((2.0, 1.0), (0.0, 1.0)):
+        assert 1.0 <= continued(*zip((n_few, n_more), disturbed, strict=True), n_users) <= n_users / n_more * (1 + 1e-9)

@@ -106,8 +106,8 @@ def continued(few: tuple[int, float], more: tuple[int, float], n_users: int) -> 
     >>> continued((10, 3.0), (20, 5.0), 100)
     21.0
 
-    A line that falls is noise of the clock: then seconds grow with the users at least as if nothing went to the items.
+    Neither users nor items take less than nothing: a clock that says so was disturbed, and the line is held between.
     """
     (n_few, of_few), (n_more, of_more) = few, more
-    slope = (of_more - of_few) / (n_more - n_few) if n_more > n_few else 0.0
-    return of_more + (slope if slope > 0 else of_more / n_more) * (n_users - n_more)
+    slope = (of_more - of_few) / (n_more - n_few) if n_more > n_few else of_more / n_more
+    return of_more + min(max(slope, 0.0), of_more / n_more) * (n_users - n_more)

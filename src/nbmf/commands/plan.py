@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 SAMPLE = 2_000_000  # counts of the users on whom a sweep is timed
 SAMPLED_CELLS = 50_000_000  # the same where every cell counts
 FEWER = 4  # the smaller sample is so many times smaller
-SWEEPS = 5
+LEAST_SWEEPS, MOST_SWEEPS, TIMED_SECONDS = 4, 40, 3.0
 LAWS = {"tied": "tied", "exact": "exact", "Poisson": None}
 
 
@@ -131,15 +132,33 @@ def _predicted(matrix: sp.csr_array, sizes: Sizes, backend: Backend) -> float:
     wanted = SAMPLED_CELLS / n_items if sizes.exposure == "exact" else n_users * SAMPLE / matrix.nnz
     step = max(1, int(n_users / wanted))
     some = matrix[::step]  # users here and there: those who came first may be of another kind
-    timed = some.shape[0], _timed(some, sizes, backend)
     if step == 1:
-        return timed[1]
+        return _timed([some], sizes, backend)[0]
     fewer = some[::FEWER]
-    return continued((fewer.shape[0], _timed(fewer, sizes, backend)), timed, n_users)
+    n_fewer, n_some = fewer.shape[0], some.shape[0]
+    of_fewer, of_some = _timed([fewer, some], sizes, backend)
+    return continued((n_fewer, of_fewer), (n_some, of_some), n_users)
 
 
-def _timed(matrix: sp.csr_array, sizes: Sizes, backend: Backend) -> float:
-    """Return the seconds of a sweep, the fastest of some: others on the machine make them only longer."""
+def _timed(samples: list[sp.csr_array], sizes: Sizes, backend: Backend) -> list[float]:
+    """Return the seconds of a sweep of each, the fastest of many: what else runs on the machine only adds to them."""
+    from nbmf.progress import Stopwatch  # noqa: PLC0415
+
+    sweeps = [_sweep(sample, sizes, backend) for sample in samples]
+    for sweep in sweeps:
+        sweep()  # compiles, and lays out
+    times: list[list[float]] = [[] for _ in samples]
+    whole = Stopwatch()
+    while len(times[0]) < LEAST_SWEEPS or (whole.seconds < TIMED_SECONDS and len(times[0]) < MOST_SWEEPS):
+        for sweep, of_sample in zip(sweeps, times, strict=True):
+            watch = Stopwatch()
+            sweep()
+            of_sample.append(watch.seconds)
+    return [min(of_sample) for of_sample in times]
+
+
+def _sweep(matrix: sp.csr_array, sizes: Sizes, backend: Backend) -> Callable[[], None]:
+    """Return what does the next sweep on a sample of the users."""
     import numpy as np  # noqa: PLC0415
 
     from nbmf.counts import Counts  # noqa: PLC0415
@@ -147,7 +166,6 @@ def _timed(matrix: sp.csr_array, sizes: Sizes, backend: Backend) -> float:
     from nbmf.inference.cavi import CAVI  # noqa: PLC0415
     from nbmf.likelihood import NegativeBinomial, Poisson  # noqa: PLC0415
     from nbmf.model import Model, begin  # noqa: PLC0415
-    from nbmf.progress import Stopwatch  # noqa: PLC0415
     from nbmf.ties import Ties  # noqa: PLC0415
 
     rng, counts = np.random.RandomState(0), Counts.of(matrix, np.dtype(sizes.dtype))
@@ -156,13 +174,12 @@ def _timed(matrix: sp.csr_array, sizes: Sizes, backend: Backend) -> float:
     labels = rng.randint(sizes.n_clusters, size=sizes.n_items).astype(np.int32)
     ties = Ties(labels, sizes.n_clusters) if sizes.exposure == "tied" else None
     model = Model(Poisson() if sizes.exposure is None else NegativeBinomial(1.0), Prior(1, 1), Prior(1, 1))
-    state = begin(model, counts, backend, W, H, ties)
-    times = []
-    for _ in range(SWEEPS):
-        watch = Stopwatch()
-        state = CAVI().step(state, counts, backend)
-        times.append(watch.seconds)
-    return min(times[1:])
+    states = [begin(model, counts, backend, W, H, ties)]
+
+    def sweep() -> None:
+        states.append(CAVI().step(states.pop(), counts, backend))
+
+    return sweep
 
 
 def _bytes(found: Interactions) -> int:
