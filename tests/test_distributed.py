@@ -1,6 +1,7 @@
 """Fits on several workers: the same numbers as one process, also if workers are killed."""
 
 import shutil
+import signal
 import time
 
 import numpy as np
@@ -145,6 +146,11 @@ def test_a_fit_goes_on_from_its_checkpoint(counts_file, client, plain, tmp_path)
     with pytest.raises(RuntimeError, match="the driver dies"):
         kill_workers.fit(counts_file, client, checkpoint=checkpoint, checkpoint_every=2, callbacks=[end])
     assert_same_bits(kill_workers.fit(counts_file, client, resume=checkpoint), plain)
+
+
+def test_ctrl_c_is_for_the_driver_alone(client):
+    """A terminal sends it to every process; workers that ended by it would be missing where the last sweep is kept."""
+    assert set(client.run(signal.getsignal, signal.SIGINT).values()) == {signal.SIG_IGN}
 
 
 def test_a_file_that_was_replaced_or_is_not_there(counts_file, tmp_path):

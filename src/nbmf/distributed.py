@@ -40,6 +40,8 @@ Model = TypeVar("Model", bound=CountFactorization)
 
 NONZEROS_PER_PART = 2_000_000
 PATIENCE = 30  # seconds without any worker
+# Ctrl-C reaches all processes of a terminal; the driver keeps the last sweep and ends the workers
+DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
 ALLOWED_DEATHS = 2  # of workers that run a task, before it is held to be the cause
 
 
@@ -318,7 +320,9 @@ def local_cluster(n_workers: int) -> Iterator[Any]:
     }
     with (
         dask.config.set(settings),
-        distributed.LocalCluster(n_workers, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        distributed.LocalCluster(
+            n_workers, threads_per_worker=1, processes=True, dashboard_address=None, preload=[DEAF]
+        ) as cluster,
     ):
         yield cluster
 
