@@ -1,5 +1,6 @@
 """Counts larger than memory: the compact file is what reading and filtering in memory give; damage is refused."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,9 @@ from hypothesis import strategies as st
 
 import nbmf
 from conftest import count_matrices, small_matrix
+from nbmf import compacting
 from nbmf.container import StorageError, read, write
+from nbmf.layout import ReadError
 from nbmf.planning import COMPILING, Sizes, continued
 
 
@@ -96,7 +99,7 @@ def test_a_fault_is_named_and_nothing_is_left(tmp_path):
 
 def test_the_file_that_is_read_is_not_written_over(plays):
     before = plays.read_bytes()
-    with pytest.raises(StorageError, match="would be lost; name another"):
+    with pytest.raises(StorageError, match="is, or lies in, what is to be read"):
         nbmf.store_counts(plays, plays.parent / "." / plays.name)
     assert plays.read_bytes() == before
 
@@ -257,3 +260,39 @@ def test_seconds_are_on_the_line(few, more, rest, of_items, of_user):
     assert continued(*points, n_users) == pytest.approx(of_items + of_user * n_users, rel=1e-6)
     for disturbed in ((2.0, 1.0), (0.0, 1.0)):
         assert 1.0 <= continued(*zip((n_few, n_more), disturbed, strict=True), n_users) <= n_users / n_more * (1 + 1e-9)
+
+
+def test_a_source_that_changes_leaves_the_old_file(tmp_path, monkeypatch):
+    source, path = tmp_path / "plays.tsv", tmp_path / "plays.counts"
+    source.write_text("ann\tjazz\t3\n")
+    nbmf.store_counts(source, path)
+    before, spool = path.read_bytes(), compacting._spool
+
+    def while_it_grows(*arguments):
+        source.write_text("ann\tjazz\t3\nbob\tjazz\t1\n")
+        os.utime(source, ns=(1, 1))
+        return spool(*arguments)
+
+    monkeypatch.setattr(compacting, "_spool", while_it_grows)
+    with pytest.raises(ReadError, match="changed while it was being read"):
+        nbmf.store_counts(source, path)
+    assert path.read_bytes() == before
+
+
+def test_ids_that_need_more_than_the_limit_are_told_beforehand(tmp_path, monkeypatch):
+    """Their texts are held in memory; nothing is read a second time, and nothing is written."""
+    source, path = tmp_path / "plays.tsv", tmp_path / "plays.counts"
+    source.write_text("".join(f"user{n}\tjazz\t3\n" for n in range(10)))
+    monkeypatch.setattr(compacting, "BYTES_PER_TEXT", 100_000_000)
+    with pytest.raises(StorageError, match=r"ids of 10 users and 1 items alone need about 4\.7 GB, and memory_limit"):
+        nbmf.store_counts(source, path, memory_limit="800MB")
+    assert os.listdir(tmp_path) == ["plays.tsv"]
+
+
+def test_a_fault_in_one_of_the_parts_names_it(tmp_path):
+    pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    pa = pytest.importorskip("pyarrow")
+    for n, counts in enumerate(([1, 2], [3, -7])):
+        pq.write_table(pa.table({"user": [1, 2], "item": [3, 4], "count": counts}), tmp_path / f"part{n}.parquet")
+    with pytest.raises(ReadError, match=r"part1\.parquet, row 1 \(from 0\): count '-7' is negative"):
+        nbmf.read_interactions(tmp_path)

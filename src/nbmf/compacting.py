@@ -36,6 +36,7 @@ WORKING = ".nbmf-"  # begins the names of folders for what comes in between
 LEAST_MEMORY = 500_000_000
 OWN_MEMORY = 250_000_000  # of Python and its packages
 BYTES_PER_ROW = 120  # while a range of users is added up
+BYTES_PER_TEXT = 64  # of an id, beside its letters
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -79,22 +80,38 @@ def store_counts(
         needed = LEAST_MEMORY // 10**6
         raise ValueError(f"memory_limit is {memory_limit!r}; Python and the database need {needed} MB at least")
     name = check_place(path)
-    if isinstance(source, str | os.PathLike) and os.path.realpath(source) == name:
-        raise StorageError(f"{os.fspath(path)}: is the file to read, and would be lost; name another one to write")
+    if isinstance(source, str | os.PathLike) and os.path.realpath(source) in (name, os.path.dirname(name)):
+        raise StorageError(f"{os.fspath(path)}: is, or lies in, what is to be read; write to another place")
     named = {"user": user, "item": item, "count": count}
     least = (min_users_per_item, min_items_per_user)
     with _working_folder(name) as folder:
 
-        def collect(connection: DuckDBPyConnection, table: Table, n_rows: int | None) -> None:
+        def collect(connection: DuckDBPyConnection, table: Table, n_rows: int | None) -> tuple[Numbered, Spool]:
             found = number(connection, table, n_rows)
+            _check_room(table.name, found, memory)
             connection.execute("""
                 CREATE OR REPLACE TEMP TABLE pairs AS SELECT users.code AS user, items.code AS item, amount
                 FROM rows JOIN users ON user_id = users.id JOIN items ON item_id = items.id""")
-            spool = _spool(connection, table, found, folder, (memory - OWN_MEMORY) // (4 * BYTES_PER_ROW))
-            _write(name, found, spool, *least)
+            return found, _spool(connection, table, found, folder, (memory - OWN_MEMORY) // (4 * BYTES_PER_ROW))
 
-        read_table(source, named, collect, (memory - OWN_MEMORY) // 2, folder)
+        # written when the source has been read as a whole, and was the same at the end as at the beginning
+        found, spool = read_table(source, named, collect, (memory - OWN_MEMORY) // 2, folder)
+        _write(name, found, spool, *least)
     return open_counts(path)
+
+
+def _check_room(name: str, found: Numbered, memory: int) -> None:
+    """Ids are held in memory, and for a while four times."""
+    taken = sum(
+        sum(map(len, ids)) + BYTES_PER_TEXT * len(ids) if ids.dtype.kind == "O" else ids.nbytes
+        for ids in (found.users, found.items)
+    )
+    needed = OWN_MEMORY + 4 * taken
+    if needed > memory:
+        raise StorageError(
+            f"{name}: the ids of {len(found.users):,} users and {len(found.items):,} items alone need about "
+            f"{needed / 1e9:.1f} GB, and memory_limit is {memory / 1e9:.1f} GB; give more, or whole numbers for ids"
+        )
 
 
 @contextmanager

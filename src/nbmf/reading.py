@@ -14,7 +14,7 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from itertools import islice
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -115,10 +115,16 @@ def read_table(
     path = os.fsdecode(source)
     packing, changed = _packing(path), os.stat(path).st_mtime_ns
     with connect(path, memory, folder) as connection:
-        if packing in ("parquet", "parts"):
-            files = _path_literal(path) if packing == "parquet" else _parts_literal(path)
-            relation = f"read_parquet({files}, file_row_number=true, hive_partitioning=false)"
+        if packing == "parquet":
+            relation = f"read_parquet({_path_literal(path)}, file_row_number=true, hive_partitioning=false)"
             data = collect(connection, typed_table(connection, path, relation, "file_row_number", named), None)
+        elif packing == "parts":
+            relation = f"""(SELECT * EXCLUDE (part, file_row_number),
+                printf('%s, row %d', parse_filename(part), file_row_number) AS file_row_number
+                FROM read_parquet({_parts_literal(path)}, filename='part', file_row_number=true,
+                hive_partitioning=false))"""
+            table = typed_table(connection, path, relation, "file_row_number", named)
+            data = collect(connection, table._replace(place="{} (from 0)"), None)
         else:
             data = _TextFile(connection, path, packing).read(named, collect)
     if os.stat(path).st_mtime_ns != changed:  # it is gone through more than once
@@ -174,9 +180,12 @@ class _TextFile(NamedTuple):
         n_lines = self.check()
         with closing(self.lines()) as lines:
             layout = recognise(self.path, list(islice(lines, HEAD_LINES)), named)
-        with suppress(Exception):  # whatever it was, a careful look names it, or finds nothing wrong
+        try:
             return collect(self.connection, *self.fast_table(layout, n_lines))
-        return self.read_carefully(layout, collect)
+        except (OSError, MemoryError):  # no room: a second try would find as little
+            raise
+        except Exception:  # whatever it was, a careful look names it, or finds nothing wrong
+            return self.read_carefully(layout, collect)
 
     def open_bytes(self) -> Any:
         return gzip.open(self.path) if self.packing == "gzip" else open(self.path, "rb")
