@@ -27,8 +27,11 @@ def gpus(*, interpreted: bool = True) -> list[Any]:
     """The gpu backend as far as it runs here: its plain passes; its kernels on a GPU or, slowly, interpreted."""
     if find_spec("torch") is None:
         return []
+    import torch
+
     from nbmf.backends.gpu import Gpu
 
+    torch.set_num_threads(1)  # in tests threads would wait for each other longer than they work
     found = [Gpu(kernels="torch")]
     if find_spec("triton") is not None and (interpreted or "TRITON_INTERPRET" not in os.environ):
         found.append(Gpu(kernels="triton"))

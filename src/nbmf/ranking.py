@@ -22,6 +22,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import ThreadpoolController
 
+from nbmf.backends import Device
 from nbmf.backends.ranks import keep_best, place_rows, score_rows, sort_best
 
 Array = NDArray[np.floating[Any]]
@@ -333,6 +334,7 @@ def top(
     allowed: NDArray[np.bool_] | None = None,
     n_threads: int | None = None,
     report: Report | None = None,
+    device: Device | None = None,
 ) -> Best:
     """Return the n best items of each user, best first, equal scores in the order of the items.
 
@@ -341,6 +343,7 @@ def top(
     rows : array of user rows; None for all users
     exclude : csr_array, users × items: what a user is not to get
     allowed : array of n_items booleans: what anybody may get; None for all items
+    device : ranks in place of the CPU, if the scores come from factors
 
     Examples
     --------
@@ -353,6 +356,11 @@ def top(
     rows = np.arange(scores.n_users) if rows is None else rows
     items = np.arange(scores.n_items) if allowed is None else np.flatnonzero(allowed)
     chosen = scores if allowed is None else scores.among(items)
+    if device is not None and isinstance(chosen, FactorScores) and len(items) and len(rows):
+        if exclude is not None:
+            exclude = sp.csr_array(exclude[rows] if allowed is None else exclude[rows][:, items])
+        columns, values = device.best(chosen.users[rows], chosen.items, n, exclude)
+        return Best(np.where(columns < 0, -1, items[columns]), values)
     visit = Top(n, len(rows), scores.dtype, items, exclude)
     if len(items):
         walk(chosen, rows, [visit], whole=False, n_threads=n_threads, report=report)
