@@ -30,7 +30,7 @@ from nbmf.ties import Ties
 Array = NDArray[np.floating[Any]]
 
 MOST_STEPS = 1000
-USUAL_STEPS = 100
+FOLD_COST = 400  # products of a matrix product that take as long as one of all updates of a row together, about
 SHARE = 64  # rows that a thread takes at a time
 LEAST_INTENSITY = 1e-250  # y/λ must stay finite when λ has underflown
 LEAST_SUM = float(np.finfo(np.float32).tiny)  # of a row whose prior has a rate of its own, as in a fit
@@ -166,10 +166,10 @@ def even_start(counts: sp.csr_array, held: Held) -> NDArray[np.float64]:
 
 
 def products_of(counts: sp.csr_array, held: Held) -> float:
-    """About how many products folding these rows in takes."""
+    """Return about how many products of a matrix product take as long as folding these rows in."""
     every_cell = held.ties is None and not isinstance(held.likelihood, Poisson)
     cells = float(counts.shape[0]) * counts.shape[1] if every_cell else float(counts.nnz)
-    return 4 * USUAL_STEPS * cells * held.factor.dimensions[1]
+    return FOLD_COST * cells * held.factor.dimensions[1]
 
 
 def _factor_of(held: Held, mean: Array, allocated: Array, exposed: Array, rates: NDArray[np.float64]) -> Factor:

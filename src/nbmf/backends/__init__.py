@@ -138,7 +138,7 @@ GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 """What Linux, where alone there is Triton, has of NVIDIA's, of Windows's host, of AMD's."""
 
 PAYS_ALONE = 5e10
-"""Products from which starting a GPU pays for what is done once: folding in or ranking."""
+"""Products from which starting a GPU pays for folding in or ranking once: about a second's work of two cores."""
 FEW_ROWS = 16
 """Fewer rows than these are folded in and ranked by the CPU: it is done before a device has the items."""
 
