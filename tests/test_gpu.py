@@ -280,6 +280,15 @@ def test_the_best_of_any_scores(ranking, n):
         np.testing.assert_array_equal(ours, plain)
 
 
+def test_nobody_and_nothing_to_rank():
+    scores = FactorScores(np.ones((2, 1)), np.ones((3, 1)))
+    heard = []
+    found = top(scores, 2, rows=np.array([], int), device=Gpu(), report=lambda *pair: heard.append(pair))
+    assert found.items.shape == (0, 2)
+    assert heard == [(0, 0)]
+    assert (top(scores, 2, allowed=np.zeros(3, bool), exclude=sp.csr_array((2, 3)), device=Gpu()).items == -1).all()
+
+
 def test_what_is_not_a_number_is_never_the_best():
     scores = FactorScores(np.array([[1.0, 0.0]]), np.array([[1.0, np.inf], [3.0, 0.0], [np.nan, 0.0], [2.0, 1.0]]))
     assert top(scores, 4, device=Gpu()).items.tolist() == [[1, 3, -1, -1]] == top(scores, 4).items.tolist()

@@ -353,14 +353,18 @@ def top(
     >>> top(scores, 3, exclude=sp.csr_array([[0, 1, 0, 0]]), allowed=np.array([True, True, False, True])).items
     array([[ 3,  0, -1]])
     """
-    rows = np.arange(scores.n_users) if rows is None else rows
     items = np.arange(scores.n_items) if allowed is None else np.flatnonzero(allowed)
     chosen = scores if allowed is None else scores.among(items)
-    if device is not None and isinstance(chosen, FactorScores) and len(items) and len(rows):
+    if device is not None and isinstance(chosen, FactorScores):
+        users = chosen.users if rows is None else chosen.users[rows]
         if exclude is not None:
-            exclude = sp.csr_array(exclude[rows] if allowed is None else exclude[rows][:, items])
-        columns, values = device.best(chosen.users[rows], chosen.items, n, exclude)
-        return Best(np.where(columns < 0, -1, items[columns]), values)
+            exclude = exclude if rows is None else sp.csr_array(exclude[rows])
+            exclude = exclude if allowed is None else sp.csr_array(exclude[:, items])
+        columns, values = device.best(users, chosen.items, n, exclude)
+        if report is not None:
+            report(len(users), len(users))
+        return Best(np.where(columns < 0, -1, items[columns]) if len(items) else columns, values)
+    rows = np.arange(scores.n_users) if rows is None else rows
     visit = Top(n, len(rows), scores.dtype, items, exclude)
     if len(items):
         walk(chosen, rows, [visit], whole=False, n_threads=n_threads, report=report)

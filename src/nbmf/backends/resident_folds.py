@@ -22,8 +22,8 @@ Tensor = Any
 
 BATCH_BYTES = 1 << 31  # of the device's memory that rows under way may take
 CELL_BYTES = 64  # of a non-zero: its column, count, share and excess, and what making them takes
-TABLES = 20  # numbers of rows × K that an update holds
-CLUSTER_BYTES = 32
+TABLES = 20  # arrays of rows × K that an update holds, about
+CLUSTER_BYTES = 32  # of a row and cluster
 
 
 class Rows(NamedTuple):

@@ -30,6 +30,8 @@ def best(users: Tensor, items: Tensor, n: int, exclude: sp.csr_array | None) -> 
     finite = bool(torch.isfinite(users).all() & torch.isfinite(items).all())
     columns = torch.full((n_users, n), -1, dtype=torch.int64, device=users.device)
     scores = torch.full((n_users, n), -torch.inf, dtype=users.dtype, device=users.device)
+    if not n_items:
+        return columns, scores
     chosen = n_columns // width + min(n * width, n_columns)
     step = max(1, BLOCK_BYTES // (users.element_size() * n_columns + 40 * chosen))
     for top in range(0, n_users, step):
