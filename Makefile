@@ -20,7 +20,7 @@ demo: .venv/demo  ## fit the groceries, show what one household bought and might
 	$(BIN)/nbmf demo
 
 test: lint types  ## lint, types, all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: .venv/dev
 	$(BIN)/ruff check
@@ -38,7 +38,7 @@ bench: .venv/bench  ## the same work by us and by others, side by side in one ru
 	$(BIN)/python benchmarks/peers.py
 
 clean:
-	rm -rf screenshots .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf screenshots .venv .mypy_cache .ruff_cache .pytest_cache .numba_cache .hypothesis
 
 .venv/pyvenv.cfg:
 	$(PYTHON) -m venv .venv

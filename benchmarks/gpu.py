@@ -11,6 +11,7 @@ fails prints why and the others go on.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 import traceback
@@ -24,13 +25,17 @@ from nbmf.backends import triton_passes as passes
 from nbmf.backends.gpu import Gpu
 from nbmf.counts import Counts
 from nbmf.factors import Point, Prior
+from nbmf.folding import Held, fold_in, fold_in_on
 from nbmf.inference.cavi import CAVI
 from nbmf.inference.mm import MM
 from nbmf.inference.run import run
 from nbmf.likelihood import NegativeBinomial, Poisson
 from nbmf.model import Model, begin
+from nbmf.planning import Sizes
+from nbmf.ranking import FactorScores, top
 
 N_USERS, N_ITEMS, N_DRAWS, K, N_CLUSTERS = 1_019_318, 384_546, 48_400_000, 64, 64
+TOL = 1e-5  # of the estimators, unless they are told otherwise
 MODEL = Model(NegativeBinomial(1.0), Prior(1.0, 1.0), Prior(1.0, 1.0))
 
 
@@ -95,8 +100,8 @@ def ceilings():
 
 def time_walks(data, W, H, of_users):
     """Milliseconds of the users' allocation and sums, if wanted, and of the items' sums."""
-    shares = torch.rand_like(data.values)
-    times = [seconds(lambda: passes.sum_items(data, shares, W, shares, W), 5)]
+    shares, newer = torch.rand_like(data.values), W * 1.1
+    times = [seconds(lambda: passes.sum_items(data, shares, W, shares, newer), 5)]
     if of_users:
         times.append(seconds(lambda: passes.allocate(data, W, H, 1e-25, True), 5))
         times.append(seconds(lambda: passes.sum_users(data, shares, H), 5))
@@ -106,7 +111,7 @@ def time_walks(data, W, H, of_users):
 def tune_walks(matrix, W, H):
     """Settings of the walks over the non-zeros."""
     counts = Counts.of(matrix, np.dtype(np.float32))
-    for longest, block in ((512, 0), (1024, 0), (2048, 0)):
+    for longest, block in ((512, 0), (1024, 0), (512, 1 << 16), (512, 1 << 17), (512, 1 << 18)):
         gpu_module.LONGEST_RUN = longest
         data = Gpu(block=block)._resident(counts)
         settings = ((8, 1),)
@@ -185,6 +190,7 @@ def sweeps(matrix, start, algorithm, model, backend, tied, n=12):
         torch.cuda.synchronize()
         found.append(time.perf_counter() - begun)
     memory = torch.cuda.max_memory_allocated() / 1e9
+    backend._kept.clear()
     return statistics.median(found[3:]), state.objective, memory
 
 
@@ -200,6 +206,8 @@ def passes_of_a_sweep(matrix, start, bandwidth):
     shares = passes.allocate(data, W, H, 1e-25, True)[0]
     excess, unseen, _ = passes.tie(data, W, H, W @ S.T, clusters, α)
     users, items, of_clusters = row * len(W), row * len(H), 4 * N_CLUSTERS * len(W)
+    newer = W * 1.1  # the items' sums read geometric means and means, which are not the same table
+    one, other = torch.ones(1, 1, device="cuda"), H * 1.1
     table = [
         ("allocate, users", lambda: passes.allocate(data, W, H, 1e-25, True), 12 * nnz + 2 * users + items, nnz * row),
         ("sum clusters", lambda: backend._sum_clusters(H, clusters), items, 0),
@@ -207,12 +215,12 @@ def passes_of_a_sweep(matrix, start, bandwidth):
         ("tie", lambda: passes.tie(data, W, H, unseen.clone(), clusters, α),
          24 * nnz + users + items + 4 * of_clusters, nnz * row),
         ("expose, users", lambda: passes.sum_users(data, excess, H), 8 * nnz + users + items, nnz * row),
-        ("expose clusters, users", lambda: torch.addmm(W, unseen, S).clamp_min_(0), of_clusters + 3 * users, 0),
-        ("posterior, users", lambda: passes.gamma_moments(1.0, torch.ones(1, 1, device="cuda"), W, W), 4 * users, 0),
-        ("sums, items", lambda: passes.sum_items(data, shares, W, excess, W), 16 * nnz + 2 * users + 2 * items,
+        ("expose clusters, users", lambda: newer.addmm_(unseen, S).clamp_min_(0), of_clusters + 3 * users, 0),
+        ("posterior, users", lambda: passes.gamma_moments(1.0, one, W, newer), 4 * users, 0),
+        ("sums, items", lambda: passes.sum_items(data, shares, W, excess, newer), 16 * nnz + 2 * users + 2 * items,
          2 * nnz * row),
         ("clusters, items", lambda: backend._sum_rows(W, unseen), users + of_clusters, 0),
-        ("posterior, items", lambda: passes.gamma_moments(1.0, torch.ones(1, 1, device="cuda"), H, H), 4 * items, 0),
+        ("posterior, items", lambda: passes.gamma_moments(1.0, one, H, other), 4 * items, 0),
         ("k-means", lambda: backend.cluster(Point(start[1]), N_CLUSTERS, np.random.RandomState(0)), 0, 0),
     ]  # fmt: skip
     print(f"  {'pass':24} {'ms':>7} {'once':>7} {'gather':>7}")
@@ -239,7 +247,52 @@ def whole_fit(matrix, start, n_sweeps=100):
     print(f"  to the device {there - begun:.2f} s, {n_sweeps} sweeps {swept - there:.2f} s, back {done - swept:.2f} s, "
           f"together {done - begun:.2f} s; objective {found.objectives[-1]:.6e}; {users.mean.shape}")  # fmt: skip
     assert np.all(np.isfinite(items.mean))
-    return done - begun
+    return users, items, found.state
+
+
+def newcomers(matrix, users, items, state, n_users=100_000, few=10_000):
+    """Fold users in and rank all items for them, from host arrays to host arrays; and some of them on the CPU."""
+    counts = sp.csr_array(matrix[:n_users].astype(np.float64))
+    some, model, backend = sp.csr_array(counts[:few]), state.model, Gpu()
+    sides = {
+        "tied CAVI": Held(items, model.likelihood, model.user_prior, state.ties),
+        "tied MM": Held(Point(items.mean), model.likelihood, model.user_prior, state.ties),
+        "Poisson CAVI": Held(items, Poisson(), model.user_prior, None),
+    }
+    for name, held in sides.items():
+        time_of(lambda held=held: fold_in_on(backend, some, held, tol=TOL))  # compiles
+        seconds_all, found = time_of(lambda held=held: fold_in_on(backend, counts, held, tol=TOL))
+        fold_in(sp.csr_array(some[:64]), held, tol=TOL)
+        seconds_few, plain = time_of(lambda held=held: fold_in(some, held, tol=TOL))
+        off = np.abs(found.factor.mean[:few] - plain.factor.mean).sum(1) / (plain.factor.mean.sum(1) + 1e-30)
+        print(f"  fold in, {name}: {n_users:,} users in {seconds_all:.2f} s, {n_users / seconds_all:,.0f} a second; "
+              f"{os.cpu_count()} cores {few / seconds_few:,.0f} a second; steps {np.median(found.steps):.0f} (median) "
+              f"to {found.steps.max()}; rows off by {off.max():.1e}", flush=True)  # fmt: skip
+    exact = Held(items, model.likelihood, model.user_prior, None)
+    for device in (Gpu(), Gpu(precision="bf16")):
+        fold_in_on(device, sp.csr_array(counts[:100]), exact, tol=TOL)
+        taken, found = time_of(lambda device=device: fold_in_on(device, sp.csr_array(counts[:10_000]), exact, tol=TOL))
+        print(f"  fold in, exact CAVI {device.precision}: 10,000 users in {taken:.2f} s, steps "
+              f"{np.median(found.steps):.0f} to {found.steps.max()}", flush=True)  # fmt: skip
+    scores, rows = FactorScores(users.mean, items.mean), np.arange(n_users)
+    top(scores, 10, rows=rows[:few], exclude=matrix, device=backend)
+    seconds_all, found = time_of(lambda: top(scores, 10, rows=rows, exclude=matrix, device=backend))
+    top(scores, 10, rows=rows[:64], exclude=matrix)
+    seconds_few, plain = time_of(lambda: top(scores, 10, rows=rows[:few], exclude=matrix))
+    same = np.mean((found.items[:few] == plain.items).all(axis=1))
+    print(f"  ten best of {len(items.mean):,} items: {n_users:,} users in {seconds_all:.2f} s, "
+          f"{n_users / seconds_all:,.0f} a second; {os.cpu_count()} cores {few / seconds_few:,.0f} a second; the same "
+          f"for {same:.2%} of users, scores off by {np.abs(found.scores[:few] / plain.scores - 1).max():.1e}",
+          flush=True)  # fmt: skip
+
+
+def time_of(function):
+    """Seconds of one call, and what it returns."""
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    found = function()
+    torch.cuda.synchronize()
+    return time.perf_counter() - begun, found
 
 
 def main() -> None:
@@ -259,6 +312,9 @@ def main() -> None:
     print(f"{matrix.shape[0]:,} × {matrix.shape[1]:,}, {matrix.nnz:,} non-zeros, K = {K}, longest rows "
           f"{np.diff(matrix.indptr).max():,} and {np.bincount(matrix.indices).max():,}")  # fmt: skip
     found = part("passes", passes_of_a_sweep, matrix, start, bandwidth)
+    if not chosen.tune:
+        found = None  # its memory
+    torch.cuda.empty_cache()
     for name, algorithm, model, backend, tied, n in (
         ("tied CAVI", CAVI(), MODEL, Gpu(), True, 12),
         ("tied MM", MM(), MODEL, Gpu(), True, 8),
@@ -268,12 +324,15 @@ def main() -> None:
         torch.cuda.reset_peak_memory_stats()
         result = part(name, sweeps, matrix, start, algorithm, model, backend, tied, n)
         if result:
-            print(
-                f"{name}: {1e3 * result[0]:.1f} ms a sweep, objective {result[1]:.6e}, {result[2]:.1f} GB", flush=True
-            )
+            exposure = "tied" if tied else None if model.likelihood == Poisson() else "exact"
+            stated = Sizes(*matrix.shape, matrix.nnz, K, exposure, N_CLUSTERS if tied else 0).memory("gpu")
+            print(f"{name}: {1e3 * result[0]:.1f} ms a sweep, objective {result[1]:.6e}, {result[2]:.1f} GB "
+                  f"({sum(stated.values()) / 1e9:.1f} stated)", flush=True)  # fmt: skip
         torch.cuda.empty_cache()
     part("whole fit", whole_fit, matrix, start)
-    part("whole fit again", whole_fit, matrix, start)
+    fitted = part("whole fit again", whole_fit, matrix, start)
+    if fitted:
+        part("newcomers", newcomers, matrix, *fitted)
     if chosen.tune and found:
         part("walks", tune_walks, matrix, found[1], torch.from_numpy(start[1]).cuda())
         part("rows", tune_rows, *found)

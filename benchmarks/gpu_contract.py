@@ -1,4 +1,4 @@
-"""The gpu backend against `reference`, without pytest: for machines that have a GPU and little else.
+"""The gpu backend against `reference`, folding in and ranking against the CPU, without pytest.
 
     PYTHONPATH=src python benchmarks/gpu_contract.py
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import traceback
+from functools import partial
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,10 +21,12 @@ from nbmf.backends.gpu import Gpu
 from nbmf.backends.reference import Reference
 from nbmf.counts import Counts
 from nbmf.factors import Point, Prior
+from nbmf.folding import Held, fold_in, fold_in_on
 from nbmf.inference.cavi import CAVI
 from nbmf.inference.mm import MM
 from nbmf.likelihood import NegativeBinomial, Poisson
 from nbmf.model import Model, begin
+from nbmf.ranking import FactorScores, top
 from nbmf.ties import Ties
 
 PRIOR = Prior(0.8, 1.3)
@@ -90,6 +93,31 @@ def sweeps(backend, algorithm, law, n_clusters, dtype="float32"):
     return [float(np.max(np.abs(found[0][0] / found[2][0] - 1))), 0.0 if same else np.inf]
 
 
+def folds(backend, bayesian, law, n_clusters, own_rates, dtype):
+    """Folding in against the CPU's, relative to the rows."""
+    rng = np.random.default_rng(5)
+    counts = sp.csr_array(matrix_of(150, 80).astype(np.float64))
+    counts.eliminate_zeros()
+    sums = Sums(*(rng.gamma(1.0, 2.0, (80, 6)).astype(dtype) for _ in range(2)))
+    items = Reference().conditional(PRIOR, sums) if bayesian else Point(sums.allocated)
+    ties = Ties(rng.integers(0, n_clusters, 80).astype(np.int32), n_clusters) if n_clusters else None
+    held = Held(items, law, Prior(0.8, np.ones((80, 1)) if own_rates else 1.3), ties)
+    ours, plain = (
+        fold(counts, held, tol=1e-7, max_steps=40).factor for fold in (partial(fold_in_on, backend), fold_in)
+    )
+    return [deviation(ours.mean, plain.mean), deviation(ours.geometric_mean, plain.geometric_mean)]
+
+
+def ranks(backend, n, dtype, shape=(300, 5000)):
+    """1 for each user whose best items are others than the CPU's: whole numbers, so that equal scores are equal."""
+    rng = np.random.default_rng(6)
+    W, H = (rng.integers(0, 4, (size, 3)).astype(dtype) for size in shape)
+    seen = sp.csr_array(rng.random(shape) < np.where(np.arange(shape[0]) == 3, 1.0, 0.05)[:, None])
+    settings = {"exclude": seen, "allowed": rng.random(shape[1]) < 0.9}
+    ours, plain = (top(FactorScores(W, H), n, device=device, **settings) for device in (backend, None))
+    return [float((ours.items != plain.items).sum()), float((ours.scores != plain.scores).sum())]
+
+
 def main():
     """Run all cases on the device there is."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -112,6 +140,15 @@ def main():
     for size in (2, 33, 64, 100, 130):
         cases.append((f"K={size}", 1e-5, passes, (Gpu(device), "float32", laws[1], 5, False, size)))
         cases.append((f"K={size} exact", 1e-5, passes, (Gpu(device), "float32", laws[1], 0, False, size, (300, 700))))
+    cases += [
+        (f"folds {backend.kernels or 'triton'} {law} C={n} bayesian={bayesian} own={own} {dtype}",
+         {"float32": 2e-4, "float64": 1e-6}[dtype], folds, (backend, bayesian, law, n, own, dtype))
+        for backend, bayesian, law, n, own, dtype in itertools.product(
+            kinds[::2], (True, False), laws, (0, 5), (False, True), ("float32", "float64"))
+        if bayesian or not own
+    ]  # fmt: skip
+    cases += [(f"ranks n={n} {dtype}", 0, ranks, (Gpu(device), n, dtype))
+              for n, dtype in itertools.product((1, 10, 700), ("float32", "float64"))]  # fmt: skip
     wrong = 0
     for longest in (256, 4):  # the second cuts nearly every row
         gpu_module.LONGEST_RUN = longest

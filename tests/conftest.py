@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,16 +22,54 @@ import nbmf
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels for a GPU are then interpreted, where Triton is installed
 
+IN_MEMORY = "/dev/shm"
+if "TMPDIR" not in os.environ and os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free > 2e9:
+    # models and checkpoints are forced to the disk a thousand times, which takes a minute where others write, too
+    os.environ["TMPDIR"] = tempfile.tempdir = IN_MEMORY
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # numba's cache is no place where two may write: one's loops can be stored under the other's types
+    folder = Path(__file__).parent.parent / ".numba_cache" / os.environ["PYTEST_XDIST_WORKER"]
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(folder))
+
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True, max_examples=40)
 hypothesis.settings.load_profile("tests")
+
+
+class Turns:
+    """Tests on several workers side by side, but for those marked `alone`, for which the others wait."""
+
+    def __init__(self) -> None:
+        folder = Path(__file__).parent
+        self.door, self.room = (os.open(path, os.O_RDONLY) for path in (folder.parent, folder))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[Any]:
+        from fcntl import LOCK_EX, LOCK_SH, LOCK_UN, flock
+
+        flock(self.door, LOCK_EX)  # kept while waiting for the room, or one who needs it alone might wait for ever
+        flock(self.room, LOCK_EX if item.get_closest_marker("alone") else LOCK_SH)
+        flock(self.door, LOCK_UN)
+        try:
+            return (yield)
+        finally:
+            flock(self.room, LOCK_UN)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):  # one of several
+        config.pluginmanager.register(Turns())
 
 
 def gpus(*, interpreted: bool = True) -> list[Any]:
     """The gpu backend as far as it runs here: its plain passes; its kernels on a GPU or, slowly, interpreted."""
     if find_spec("torch") is None:
         return []
+    import torch
+
     from nbmf.backends.gpu import Gpu
 
+    torch.set_num_threads(1)  # in tests threads would wait for each other longer than they work
     found = [Gpu(kernels="torch")]
     if find_spec("triton") is not None and (interpreted or "TRITON_INTERPRET" not in os.environ):
         found.append(Gpu(kernels="triton"))

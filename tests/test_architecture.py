@@ -41,6 +41,8 @@ LAYERS = [
         "nbmf.backends.cpu",
         "nbmf.backends.ranks",
         "nbmf.backends.resident",
+        "nbmf.backends.resident_folds",
+        "nbmf.backends.resident_ranks",
         "nbmf.backends.torch_passes",
         "nbmf.backends.triton_kernels",
         "nbmf.backends.triton_passes",

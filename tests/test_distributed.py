@@ -124,6 +124,7 @@ def test_a_killed_worker_changes_nothing(counts_file, cluster, client, plain):
     assert_same_bits(kill_workers.disturbed_fit(counts_file, client, cluster, seed=0), plain)
 
 
+@pytest.mark.alone
 def test_a_task_that_always_kills_is_named(counts_file, client):
     matrix = nbmf.open_counts(counts_file).matrix
     parts = cut_users(counts_file, matrix, 3, np.dtype(np.float32))

@@ -1,6 +1,8 @@
 """The gpu backend beyond the contract of test_backends.py: what stays on the device, whole fits, how rows are cut."""
 
 import os
+from dataclasses import fields
+from functools import partial
 from importlib.util import find_spec
 
 import numpy as np
@@ -11,21 +13,26 @@ from hypothesis import strategies as st
 
 import nbmf
 from conftest import count_matrices, gpus, small_matrix
-from nbmf.backends import make_backend
+from nbmf.backends import PAYS_ALONE, find_device, make_backend
 from nbmf.backends.reference import Reference
 from nbmf.counts import Counts
 from nbmf.factors import Gamma, Point, Prior
+from nbmf.folding import fold_in, fold_in_on
 from nbmf.inference.cavi import CAVI
 from nbmf.inference.mm import MM
 from nbmf.likelihood import NegativeBinomial, Poisson
 from nbmf.model import Model, begin
+from nbmf.ranking import FactorScores, top
 from nbmf.ties import Ties
+from test_folding import canonical, held, relative
+from test_ranking import large, rankings, sorted_best
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'nbmf[gpu]'")
 
 from nbmf.backends.clustering import cluster_rows  # noqa: E402
 from nbmf.backends.gpu import Gpu  # noqa: E402
 from nbmf.backends.resident import ResidentGamma, cut  # noqa: E402
+from nbmf.backends.resident_folds import CELL_BYTES, CLUSTER_BYTES, TABLES, batches  # noqa: E402
 
 MATRIX = small_matrix(60, 40)
 no_gpu = pytest.mark.filterwarnings("ignore:backend='gpu' finds no GPU")
@@ -68,11 +75,11 @@ def test_runs_are_all_non_zeros(matrix, longest, block):
 @pytest.mark.parametrize("n_clusters", [0, 5])
 def test_rows_of_several_runs(backend, n_clusters, monkeypatch):
     monkeypatch.setattr("nbmf.backends.gpu.LONGEST_RUN", 3)
-    backend = Gpu(kernels=backend.kernels, block=7)
-    counts = Counts.of(sp.csr_array(small_matrix()), np.dtype(np.float64))
+    backend = Gpu(kernels=backend.kernels, block=4)
+    counts = Counts.of(sp.csr_array(small_matrix(9, 12)), np.dtype(np.float64))
     rng = np.random.default_rng(0)
-    users, items = (Point(rng.gamma(1, 1, (n, 4))) for n in (30, 20))
-    ties = Ties(rng.integers(0, 5, 20).astype(np.int32), 5) if n_clusters else None
+    users, items = (Point(rng.gamma(1, 1, (n, 4))) for n in (9, 12))
+    ties = Ties(rng.integers(0, 5, 12).astype(np.int32), 5) if n_clusters else None
     sums = []
     for each in (backend, Reference()):
         found = each.expect(counts, users, items, NegativeBinomial(0.5), ties)
@@ -175,6 +182,150 @@ def test_clusters_on_the_device_are_nearest_centres():
     again = cluster_rows(torch.from_numpy(rows), 4, np.random.RandomState(0))
     assert labels.tobytes() == again.tobytes()
     assert set(cluster_rows(torch.ones(5, 2), 3, np.random.RandomState(0))) <= {0, 1, 2}
+
+
+def with_unknown(matrix):
+    """The counts as `fold_in` takes them, some of them unknown."""
+    unknown = sp.csr_array(np.random.default_rng(1).random(matrix.shape) < 0.05)
+    return Counts.of(canonical(matrix), np.dtype(np.float64), unknown).by_user
+
+
+@pytest.mark.parametrize("n_clusters", [0, 4])
+@pytest.mark.parametrize("kind", ["points", "one rate", "own rates"])
+@pytest.mark.parametrize("α", [np.inf, 0.4, np.linspace(0.2, 3, 30)[:, None]], ids=["Poisson", "one", "own"])
+@pytest.mark.parametrize("backend", gpus(interpreted=False), ids=str)
+def test_folding_in_is_that_of_the_cpu(backend, α, kind, n_clusters):
+    """After any number of steps, in double precision; some rows settle before."""
+    law = Poisson() if np.max(α) == np.inf else NegativeBinomial(α)
+    side = held(20, law, n_clusters, bayesian=kind != "points", own_rates=kind == "own rates")
+    counts = with_unknown(small_matrix())
+    ours, plain = (fold(counts, side, tol=1e-2, max_steps=12) for fold in (partial(fold_in_on, backend), fold_in))
+    assert len(set(ours.steps)) > 1
+    np.testing.assert_array_equal(ours.steps, plain.steps)
+    names = ["mean"] if kind == "points" else ["mean", "geometric_mean", "shape", "rate", "prior_rate", "row_logs"]
+    for name in names:
+        np.testing.assert_allclose(
+            getattr(ours.factor, name), getattr(plain.factor, name), rtol=1e-9, atol=1e-12, err_msg=name
+        )
+
+
+@pytest.mark.parametrize("n_clusters", [0, 4])
+@pytest.mark.parametrize("shape", [(), (1, 20)])
+@pytest.mark.parametrize("backend", gpus(interpreted=False), ids=str)
+def test_folding_in_single_precision(backend, shape, n_clusters):
+    """Exact exposures over all cells are in single precision here and in double on the CPU; tied ones are not."""
+    if n_clusters and shape:
+        pytest.skip("the cells of a cluster share one α")
+    α = np.random.default_rng(0).gamma(1, 1, shape) + 0.1
+    side = held(20, NegativeBinomial(α if shape else float(α)), n_clusters, dtype="float32")
+    counts = with_unknown(small_matrix())
+    ours, plain = (fold(counts, side, tol=0, max_steps=20).factor for fold in (partial(fold_in_on, backend), fold_in))
+    assert ours.mean.dtype == np.float32
+    assert relative(ours.mean, plain.mean) < 1e-5
+
+
+@pytest.mark.parametrize("n_clusters", [0, 3])
+@pytest.mark.parametrize("backend", [backend for backend in gpus() if backend not in gpus(interpreted=False)], ids=str)
+def test_folding_in_by_interpreted_kernels(backend, n_clusters):
+    side, counts = held(6, NegativeBinomial(0.4), n_clusters), with_unknown(small_matrix(7, 6))
+    ours, plain = (fold(counts, side, tol=0, max_steps=2).factor for fold in (partial(fold_in_on, backend), fold_in))
+    np.testing.assert_allclose(ours.mean, plain.mean, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["points", "one rate", "own rates"])
+def test_folding_in_by_batches(kind, monkeypatch):
+    """Rows do not see each other: a batch for each row gives what one for all does."""
+    side = held(20, NegativeBinomial(0.4), 4, bayesian=kind != "points", own_rates=kind == "own rates")
+    counts = with_unknown(small_matrix(8, 20))
+    whole = fold_in_on(Gpu(kernels="torch"), counts, side, tol=1e-3, max_steps=4)
+    monkeypatch.setattr("nbmf.backends.resident_folds.BATCH_BYTES", 1)
+    parts = fold_in_on(Gpu(kernels="torch"), counts, side, tol=1e-3, max_steps=4)
+    np.testing.assert_array_equal(parts.steps, whole.steps)
+    for field in fields(whole.factor):
+        pair = (np.asarray(getattr(folded.factor, field.name)) for folded in (parts, whole))
+        np.testing.assert_allclose(*pair, rtol=1e-9, err_msg=field.name)
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=20), st.integers(1, 4))
+def test_batches_are_all_rows_within_the_bound(lengths, n_components):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nbmf.backends.resident_folds.BATCH_BYTES", 4000)
+        found = list(batches(np.cumsum([0, *lengths]), n_components, 2))
+    assert [n for part in found for n in range(part.start, part.stop)] == list(range(len(lengths)))
+    of_row = 8 * TABLES * n_components + 2 * CLUSTER_BYTES
+    needs = [of_row * (part.stop - part.start) + CELL_BYTES * sum(lengths[part]) for part in found]
+    assert all(need <= 4000 or part.stop == part.start + 1 for need, part in zip(needs, found, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [1, 10, 2000])
+def test_the_best_items_are_those_of_the_cpu(dtype, n, monkeypatch):
+    """Whole-number factors, so that equal scores are many and exact; several blocks of users."""
+    monkeypatch.setattr("nbmf.backends.resident_ranks.BLOCK_BYTES", 1 << 20)
+    W, H, train, rng = large(dtype)
+    settings = {"rows": rng.permutation(len(W))[:200], "exclude": sp.csr_array(train)}
+    for allowed in (None, rng.random(len(H)) < 0.9, np.arange(len(H)) < 7):
+        ours, plain = (top(FactorScores(W, H), n, allowed=allowed, device=d, **settings) for d in (Gpu(), None))
+        np.testing.assert_array_equal(ours.items, plain.items)
+        np.testing.assert_array_equal(ours.scores, plain.scores)
+
+
+@given(rankings(), st.integers(1, 8))
+def test_the_best_of_any_scores(ranking, n):
+    score, _, train = ranking
+    eye = np.eye(score.shape[1], dtype=score.dtype)
+    found = top(FactorScores(score, eye), n, exclude=sp.csr_array(train), device=Gpu())
+    expected = sorted_best(score, n, train > 0, np.ones(score.shape[1], bool))
+    for ours, plain in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(ours, plain)
+
+
+def test_nobody_and_nothing_to_rank():
+    scores = FactorScores(np.ones((2, 1)), np.ones((3, 1)))
+    heard = []
+    found = top(scores, 2, rows=np.array([], int), device=Gpu(), report=lambda *pair: heard.append(pair))
+    assert found.items.shape == (0, 2)
+    assert heard == [(0, 0)]
+    assert (top(scores, 2, allowed=np.zeros(3, bool), exclude=sp.csr_array((2, 3)), device=Gpu()).items == -1).all()
+
+
+def test_what_is_not_a_number_is_never_the_best():
+    scores = FactorScores(np.array([[1.0, 0.0]]), np.array([[1.0, np.inf], [3.0, 0.0], [np.nan, 0.0], [2.0, 1.0]]))
+    assert top(scores, 4, device=Gpu()).items.tolist() == [[1, 3, -1, -1]] == top(scores, 4).items.tolist()
+
+
+@no_gpu
+@pytest.mark.parametrize("model", [nbmf.NBMF(3), nbmf.PoissonMF(3)], ids=str)
+def test_a_model_asks_the_device_for_many_users_only(model, monkeypatch):
+    """Many users are folded in and ranked there, to the CPU's answers; one is not worth the way."""
+    fit = model.set_params(random_state=0, max_iter=5, tol=1e-2, backend="gpu").fit(small_matrix())
+    new = small_matrix(40, 20, seed=3)
+    plain = fit.transform(new), fit.recommend_for(new, n=3), fit.recommend(n=3)
+    asked = []
+    for name in ("fold", "best"):
+        method = getattr(Gpu, name)
+        monkeypatch.setattr(Gpu, name, lambda *a, _f=method, _n=name, **s: asked.append(_n) or _f(*a, **s))
+    monkeypatch.setattr("nbmf.backends._has_gpu", lambda: True)
+    found = fit.transform(new), fit.recommend_for(new, n=3), fit.recommend(n=3)
+    assert asked == ["fold", "fold", "best", "best"]
+    assert relative(found[0], plain[0]) < 1e-4
+    for ours, theirs in zip(found[1:], plain[1:], strict=True):
+        np.testing.assert_allclose(ours.scores, theirs.scores, rtol=1e-4)
+    fit.transform(new[:1])
+    fit.recommend(0)
+    fit.set_params(backend="cpu").transform(new)
+    fit.set_params(backend="auto").recommend(n=3)
+    assert len(asked) == 4
+
+
+def test_a_device_is_found_where_it_pays(monkeypatch):
+    assert find_device("auto", 1e30, 10**6) is None or torch.cuda.is_available()
+    monkeypatch.setattr("nbmf.backends._has_gpu", lambda: True)
+    assert isinstance(find_device("auto", PAYS_ALONE, 10**6), Gpu)
+    assert find_device("auto", PAYS_ALONE / 2, 10**6) is None
+    assert find_device("gpu-bf16", 0, 100).precision == "bf16"
+    assert find_device("gpu", 1e30, 1) is None
+    assert find_device("cpu", 1e30, 10**6) is None
 
 
 def test_without_a_gpu_the_user_is_told():

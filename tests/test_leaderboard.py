@@ -201,6 +201,7 @@ def test_contests_that_cannot_be_run_are_refused():
             Contest(**{"models": ("ease",), **settings})
 
 
+@pytest.mark.alone
 def test_a_task_ends_when_its_time_is_over():
     """The others go on, and one whose process dies is told, too."""
     watch = time.monotonic()

@@ -3,6 +3,7 @@
 import os
 import signal
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from threading import Timer
 
 import hypothesis.strategies as st
@@ -328,6 +329,23 @@ def test_a_stop_is_prompt():
         Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
             run(p, 100_000, n_neighbors)  # for hours
+
+
+def test_a_stop_while_work_is_handed_out_is_prompt(monkeypatch):
+    p = problem(np.random.RandomState(0).poisson(0.2, (3000, 400)), dtype=np.float32)
+    submit = ThreadPoolExecutor.submit
+    handed = []
+
+    def interrupted(pool, *work):
+        if handed:
+            raise KeyboardInterrupt
+        handed.append(submit(pool, *work))
+        return handed[0]
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(p, 100_000)  # for hours
+    assert handed[0].done()
 
 
 def test_it_comes_back_from_a_file(model, split, tmp_path):

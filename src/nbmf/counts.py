@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from nbmf.interactions import Ids, Interactions, canonical
 
 BLOCK_USERS = 16_896
+BLOCK_ON_DEVICE = 1 << 17  # the same for the larger cache of a GPU
 SMALL_COUNT = 1e6  # below which a table of how often each is there is small
 CHUNK = 1 << 20  # non-zeros looked at together
 UNKNOWN = -1.0  # in the place of a count

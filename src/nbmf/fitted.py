@@ -19,6 +19,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
+from nbmf.backends import Device, find_device
 from nbmf.factors import Factor
 from nbmf.folding import Held
 from nbmf.inference.run import Ending
@@ -155,6 +156,10 @@ class Founded(BaseEstimator):  # type: ignore[misc]
         """The scores of all users of the fit for all items."""
         raise TypeError(f"{type(self).__name__} scores nothing")
 
+    def _device(self, n_rows: int, work: float) -> Device | None:
+        """The GPU that should fold in or rank so many rows, if any."""
+        return None
+
     def _note(self, fitted: Basis) -> None:
         """Show what was fitted and how that went, as every fitted estimator does."""
         self._fitted = fitted
@@ -244,6 +249,10 @@ class Estimator(Founded):
         """The scores of all users of the fit for all items."""
         _ = self._found  # says so if there was no fit
         return FactorScores(self.user_factors_, self.item_factors_)
+
+    def _device(self, n_rows: int, work: float) -> Device | None:
+        """The GPU that should fold in or rank so many rows, if any."""
+        return find_device(self.backend, work, n_rows)
 
     def _prepare(self, matrix: sp.csr_array) -> sp.csr_array:
         """Return the counts as the law sees them."""

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numba
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.backends import Sums
+from nbmf.backends import Device, Folds, Sums
 from nbmf.backends.cpu import Cpu
 from nbmf.backends.folds import fold_rows
 from nbmf.backends.reference import Reference
@@ -30,6 +30,7 @@ from nbmf.ties import Ties
 Array = NDArray[np.floating[Any]]
 
 MOST_STEPS = 1000
+FOLD_COST = 400  # products of a matrix product that take as long as one of all updates of a row together, about
 SHARE = 64  # rows that a thread takes at a time
 LEAST_INTENSITY = 1e-250  # y/λ must stay finite when λ has underflown
 LEAST_SUM = float(np.finfo(np.float32).tiny)  # of a row whose prior has a rate of its own, as in a fit
@@ -67,17 +68,6 @@ class Held:
         return isinstance(self.factor, Gamma)
 
 
-class Folded(NamedTuple):
-    """Rows that were folded in.
-
-    factor : their posterior or points, of the same kind and type as those of the side that stayed
-    steps : how many updates each row took
-    """
-
-    factor: Factor
-    steps: NDArray[np.int64]
-
-
 def fold_in(
     counts: sp.csr_array,
     held: Held,
@@ -86,7 +76,7 @@ def fold_in(
     start: Array | None = None,
     max_steps: int = MOST_STEPS,
     n_threads: int | None = None,
-) -> Folded:
+) -> Folds:
     """Return the factors of rows of counts, the columns' factors held fixed.
 
     Parameters
@@ -113,12 +103,28 @@ def fold_in(
     )
     call = partial(_fold_share, (*arguments, *settings, *stop, mean, allocated, exposed, steps), n_rows)
     _share_out(call, -(-n_rows // SHARE), n_threads)
-    return Folded(_factor_of(held, mean, allocated, exposed, rates), steps)
+    return Folds(_factor_of(held, mean, allocated, exposed, rates), steps)
+
+
+def fold_in_on(
+    device: Device,
+    counts: sp.csr_array,
+    held: Held,
+    *,
+    tol: float,
+    start: Array | None = None,
+    max_steps: int = MOST_STEPS,
+) -> Folds:
+    """`fold_in` on a GPU, to the same factors but for the tolerance and rounding."""
+    begin = np.array(even_start(counts, held) if start is None else start, np.float64, order="C")
+    side = (held.factor, held.likelihood, held.prior, held.ties)
+    least = stopping_tolerance(tol, held.factor.mean.dtype)
+    return device.fold(counts, *side, start=begin, least_sum=LEAST_SUM, tol=least, most=max_steps)
 
 
 def fold_in_plainly(
     counts: sp.csr_array, held: Held, *, tol: float, start: Array | None = None, max_steps: int = MOST_STEPS
-) -> Folded:
+) -> Folds:
     """`fold_in` by the passes of the `reference` backend, with dense arrays: what it means."""
     backend, dtype = Reference(), held.factor.mean.dtype
     data = Counts.of(counts, np.dtype(np.float64))
@@ -143,7 +149,7 @@ def fold_in_plainly(
         )
         steps[moving] += 1
         settled |= change <= stopping_tolerance(tol, dtype) * rows.mean.sum(axis=1)
-    return Folded(_factor_of(held, mean, allocated, exposed, rates), steps)
+    return Folds(_factor_of(held, mean, allocated, exposed, rates), steps)
 
 
 def stopping_tolerance(tol: float, dtype: np.dtype[Any]) -> float:
@@ -157,6 +163,13 @@ def even_start(counts: sp.csr_array, held: Held) -> NDArray[np.float64]:
     size = held.factor.total
     start = totals / size if size > 0 else np.ones(len(totals))
     return np.repeat(np.asarray(start, np.float64)[:, None], held.factor.mean.shape[1], axis=1)
+
+
+def products_of(counts: sp.csr_array, held: Held) -> float:
+    """Return about how many products of a matrix product take as long as folding these rows in."""
+    every_cell = held.ties is None and not isinstance(held.likelihood, Poisson)
+    cells = float(counts.shape[0]) * counts.shape[1] if every_cell else float(counts.nnz)
+    return FOLD_COST * cells * held.factor.dimensions[1]
 
 
 def _factor_of(held: Held, mean: Array, allocated: Array, exposed: Array, rates: NDArray[np.float64]) -> Factor:

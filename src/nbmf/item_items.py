@@ -259,8 +259,8 @@ class _Fit:
     def _share_out(self, job: Callable[[int], None], step: int) -> None:
         n_items = self.problem.n_items
         with ThreadPoolExecutor(self.n_threads or numba.get_num_threads(), thread_name_prefix="nbmf") as pool:
-            waiting = [pool.submit(job, first) for first in range(0, n_items, step)]
-            try:
+            try:  # Ctrl-C may come while the jobs are handed out: the first is at work by then
+                waiting = [pool.submit(job, first) for first in range(0, n_items, step)]
                 for n, done in enumerate(waiting, 1):
                     done.result()
                     self.report(min(n * step, n_items), n_items)

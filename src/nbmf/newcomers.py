@@ -14,7 +14,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from nbmf.counts import Counts
 from nbmf.factors import Factor, Gamma
 from nbmf.fitted import Estimator, Fitted
-from nbmf.folding import Held, fold_in, fold_in_plainly
+from nbmf.folding import Held, fold_in, fold_in_on, fold_in_plainly, products_of
 from nbmf.intake import check_range, take_matrix
 from nbmf.interactions import Ids, Interactions, canonical, check_counts, widened
 from nbmf.lookup import Lookup
@@ -166,6 +166,9 @@ class Newcomers(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Arriving, Est
         prepared = Counts.of(self._prepare(matrix), np.dtype(np.float64), unknown).by_user
         if self.backend == "reference":
             return fold_in_plainly(prepared, held, tol=self.tol, start=start).factor
+        device = self._device(prepared.shape[0], products_of(prepared, held))
+        if device is not None:
+            return fold_in_on(device, prepared, held, tol=self.tol, start=start).factor
         return fold_in(prepared, held, tol=self.tol, start=start, n_threads=self.n_threads).factor
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nbmf.counts import BLOCK_USERS
+from nbmf.counts import BLOCK_ON_DEVICE, BLOCK_USERS
 
 # bytes of Python and the packages of a fit; compiling the loops, once after an installation, takes so many more
 INTERPRETER, COMPILING = 350_000_000, 100_000_000
@@ -52,7 +52,10 @@ class Sizes:
             runs = 24 * (U + I + N // 128)
             table = {"counts, both ways": N * (4 + size + 4 + 4) + 8 * (U + I) + runs}
             table["factors before and after"] = self._factors
-            table["allocations and exposures"] = latent + 2 * size * I * K
+            clusters = (4 * U + size * I) * self.n_clusters if self.exposure == "tied" else 0
+            table["allocations and exposures"] = latent + 2 * size * I * K + clusters
+            partials = min(N, I * -(-U // BLOCK_ON_DEVICE)) * (U > BLOCK_ON_DEVICE)
+            table["partial sums of items"] = size * partials * K * (1 + law)
             return table | {"building the transpose": 28 * N}
         n_blocks = -(-U // BLOCK_USERS)
         table = {"counts": N * size, "transpose": 8 * N + 4 * n_blocks * (I + 1)}

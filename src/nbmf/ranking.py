@@ -22,6 +22,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import ThreadpoolController
 
+from nbmf.backends import Device
 from nbmf.backends.ranks import keep_best, place_rows, score_rows, sort_best
 
 Array = NDArray[np.floating[Any]]
@@ -333,6 +334,7 @@ def top(
     allowed: NDArray[np.bool_] | None = None,
     n_threads: int | None = None,
     report: Report | None = None,
+    device: Device | None = None,
 ) -> Best:
     """Return the n best items of each user, best first, equal scores in the order of the items.
 
@@ -341,6 +343,7 @@ def top(
     rows : array of user rows; None for all users
     exclude : csr_array, users × items: what a user is not to get
     allowed : array of n_items booleans: what anybody may get; None for all items
+    device : ranks in place of the CPU, if the scores come from factors
 
     Examples
     --------
@@ -350,9 +353,18 @@ def top(
     >>> top(scores, 3, exclude=sp.csr_array([[0, 1, 0, 0]]), allowed=np.array([True, True, False, True])).items
     array([[ 3,  0, -1]])
     """
-    rows = np.arange(scores.n_users) if rows is None else rows
     items = np.arange(scores.n_items) if allowed is None else np.flatnonzero(allowed)
     chosen = scores if allowed is None else scores.among(items)
+    if device is not None and isinstance(chosen, FactorScores):
+        users = chosen.users if rows is None else chosen.users[rows]
+        if exclude is not None:
+            exclude = exclude if rows is None else sp.csr_array(exclude[rows])
+            exclude = exclude if allowed is None else sp.csr_array(exclude[:, items])
+        columns, values = device.best(users, chosen.items, n, exclude)
+        if report is not None:
+            report(len(users), len(users))
+        return Best(np.where(columns < 0, -1, items[columns]) if len(items) else columns, values)
+    rows = np.arange(scores.n_users) if rows is None else rows
     visit = Top(n, len(rows), scores.dtype, items, exclude)
     if len(items):
         walk(chosen, rows, [visit], whole=False, n_threads=n_threads, report=report)

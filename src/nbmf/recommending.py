@@ -212,10 +212,16 @@ class Recommending(Founded):
         if choice.lists is not None:
             best, values = _best_listed(scores, n, _left(choice, exclude), self.n_threads)
         else:
-            allowed, threads = choice.allowed, self.n_threads
-            best, values = top(scores, n, rows=rows, exclude=exclude, allowed=allowed, n_threads=threads)
+            device = self._device(len(ids), float(len(ids)) * scores.n_items * _products(scores))
+            settings = {"allowed": choice.allowed, "n_threads": self.n_threads, "device": device}
+            best, values = top(scores, n, rows=rows, exclude=exclude, **settings)
         names = None if self.item_names_ is None else _taken(self.item_names_, best)
         return Recommendations(ids, _taken(self.items_, best), values, names)
+
+
+def _products(scores: Scores) -> int:
+    """How many products a score is made of."""
+    return scores.items.shape[1] if isinstance(scores, FactorScores) else 0
 
 
 def _best_listed(scores: Scores, n: int, lists: sp.csr_array, n_threads: int | None) -> Best:

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from nbmf.counts import Counts
@@ -78,6 +79,42 @@ class Backend(Protocol):
         """Tie items that are alike."""
 
 
+class Folds(NamedTuple):
+    """Rows that were folded in.
+
+    factor : their posterior or points, of the same kind and type as those of the side that stayed
+    steps : how many updates each row took
+    """
+
+    factor: Factor
+    steps: NDArray[np.int64]
+
+
+class Device(Protocol):
+    """What a GPU does for a fitted model, beside the fit itself."""
+
+    def fold(
+        self,
+        counts: sp.csr_array,
+        factor: Factor,
+        likelihood: Likelihood,
+        prior: Prior,
+        ties: Ties | None,
+        *,
+        start: Array,
+        least_sum: float,
+        tol: float,
+        most: int,
+    ) -> Folds:
+        """Fold rows of counts in, the other side's factor held fixed: `folds.fold_rows`, for many rows at a time."""
+
+    def best(self, users: Array, items: Array, n: int, exclude: sp.csr_array | None) -> tuple[NDArray[np.intp], Array]:
+        """Return the columns and scores of each user's n best items, equal scores in the items' order; −1 is no item.
+
+        exclude : users × items; what is stored there is left out
+        """
+
+
 class OnHost:
     """What backends with NumPy's arrays share."""
 
@@ -100,6 +137,11 @@ PAYS_ON_A_GPU = 5e7
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 """What Linux, where alone there is Triton, has of NVIDIA's, of Windows's host, of AMD's."""
 
+PAYS_ALONE = 5e10
+"""Products from which starting a GPU pays for folding in or ranking once: about a second's work of two cores."""
+FEW_ROWS = 16
+"""Fewer rows than these are folded in and ranked by the CPU: it is done before a device has the items."""
+
 
 def make_backend(name: str, n_threads: int | None = None, work: float = 0.0) -> Backend:
     """Return the backend of that name; "auto" is the fastest for so many products a sweep that runs here.
@@ -119,6 +161,20 @@ def make_backend(name: str, n_threads: int | None = None, work: float = 0.0) -> 
     if name == "reference":
         return Reference()
     raise ValueError(f"backend is {name!r}; it must be 'auto', 'cpu', 'gpu', 'gpu-bf16' or 'reference'")
+
+
+def find_device(name: str, work: float, n_rows: int) -> Device | None:
+    """Return the GPU that should fold in or rank so many rows; None: the CPU should.
+
+    That is where there is no GPU, for a few rows, whose work takes less than copying the items does, and with "auto"
+    for less than PAYS_ALONE products.
+    """
+    asked = name in ("gpu", "gpu-bf16") or (name == "auto" and work >= PAYS_ALONE)
+    if not asked or n_rows < FEW_ROWS or not _has_gpu():
+        return None
+    from nbmf.backends.gpu import Gpu  # noqa: PLC0415 (torch is slow to import)
+
+    return Gpu(precision="bf16" if name == "gpu-bf16" else "float32")
 
 
 def _has_gpu() -> bool:

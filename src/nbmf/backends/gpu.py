@@ -7,31 +7,53 @@ bounded length and summed without atomic operations: the same fit on the same de
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 
-from nbmf.backends import Sums, torch_passes
+from nbmf.backends import Folds, Sums, torch_passes
 from nbmf.backends.clustering import cluster_rows
 from nbmf.backends.curves import stored_slopes, unseen_slopes
-from nbmf.backends.resident import Clusters, ResidentCounts, ResidentGamma, ResidentPoint, tables, to_device
-from nbmf.counts import Counts
+from nbmf.backends.resident import (
+    Clusters,
+    ResidentCounts,
+    ResidentGamma,
+    ResidentPoint,
+    RowCounts,
+    tables,
+    to_device,
+    to_host,
+)
+from nbmf.backends.resident_folds import Rows, batches, fetch, joined, settle
+from nbmf.backends.resident_ranks import best
+from nbmf.counts import BLOCK_ON_DEVICE, Counts
 from nbmf.factors import Factor, Gamma, Point, Prior
 from nbmf.likelihood import Likelihood, Poisson
 from nbmf.ties import Ties, tie_items
 
+Array = NDArray[np.floating[Any]]
 Tensor = Any
 
 # Underflow can make λ of a non-zero 0 (see cpu.py); y/λ must stay finite
 LEAST_INTENSITY = {torch.float32: 1e-25, torch.float64: 1e-250}
 LONGEST_RUN = 512
 BLOCK_ROWS = 4096  # rows summed in single precision before the sum goes to double
-FEW_CLUSTERS = 256
 CLUSTERED_ON_DEVICE = 1e9  # items × K × clusters from which k-means on the host would take longer than a sweep
+
+
+class Inferred(NamedTuple):
+    """What a pass over the data finds, as `ResidentExpectation` keeps it."""
+
+    shares: Tensor
+    excess: Tensor | None
+    unseen: Tensor | None
+    sums: Sums | None
+    log_evidences: tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -71,13 +93,13 @@ class Gpu:
     precision : of the products over tiles, for exact exposures of single-precision factors: "float32" (three passes of
         tf32, all digits), "tf32" or "bf16" (fastest; exposures lose digits after the third)
     kernels : "triton" or "torch"; None takes Triton on a GPU
-    block : users whose rows a walk over the items gathers together; 0: all
+    block : users whose rows a walk over the items gathers together, so that they are still in the cache; 0: all
     """
 
     device: str | None = None
     precision: str = "float32"
     kernels: str | None = None
-    block: int = 0
+    block: int = BLOCK_ON_DEVICE
 
     def expect(
         self,
@@ -90,11 +112,29 @@ class Gpu:
         sum_users: bool = True,
     ) -> ResidentExpectation:
         """Infer allocations and exposures, Eqs. (update_c) and (update_a), and sum them for each user."""
-        data, W, H = self._resident(counts), tables(users, self._device), tables(items, self._device)
+        W, H = tables(users, self._device), tables(items, self._device)
+        α = None if isinstance(likelihood, Poisson) else self._concentrations(likelihood, W[0])
+        found = self._infer(self._resident(counts), W, H, α, ties, sum_users)
+        return ResidentExpectation(W, H, likelihood, ties, *found)
+
+    def _infer(
+        self,
+        data: RowCounts,
+        W: tuple[Tensor, Tensor],
+        H: tuple[Tensor, Tensor],
+        α: tuple[Tensor, Tensor | None] | None,
+        ties: Ties | None,
+        sum_users: bool,
+        *,
+        tile_type: Any = None,
+        log_tiles: bool = True,
+    ) -> Inferred:
+        """`expect` on the device; products over every cell are of `tile_type`, None for the factors' own."""
         passes = self._passes(W[0], ties)
-        shares, allocated, log = passes.allocate(data, W[1], H[1], LEAST_INTENSITY[W[0].dtype], sum_users)
-        found = ResidentExpectation(W, H, likelihood, ties, shares, None, None, None, (log,))
-        if isinstance(likelihood, Poisson):
+        shares, allocated, log_of_shares = passes.allocate(data, W[1], H[1], LEAST_INTENSITY[W[0].dtype], sum_users)
+        excess = unseen = exposed = None
+        logs = [log_of_shares]
+        if α is None:
             exposed = self._sum_rows(H[0])
             log = -self._sum_rows(W[0]) @ exposed
             exposed = exposed[None, :].to(W[0].dtype)
@@ -103,26 +143,22 @@ class Gpu:
                 log = log + (W[0] * left_out).sum(dtype=torch.float64)
                 exposed = (exposed - left_out).clamp_min(0)  # below 0 is rounding
         elif ties is None:
-            α = self._concentrations(likelihood, W[0])
-            excess, of_stored, log_of_stored = passes.expose(data, W[0], H[0], *α, sum_users)
-            exposed, log = passes.expose_tiles(
-                W[0], H[0], H[0], *α, logs=True, sums=sum_users, precision=self.precision
-            )
+            excess, of_stored, log = passes.expose(data, W[0], H[0], *α, sum_users)
+            logs.append(log)
+            w, h, *αs = (None if table is None else table.to(tile_type or table.dtype) for table in (W[0], H[0], *α))
+            settings = {"logs": log_tiles, "sums": sum_users, "precision": self.precision}
+            exposed, log = passes.expose_tiles(w, h, h, *αs, **settings)
             exposed = exposed + of_stored if sum_users else None
-            found = replace(found, excess=excess, log_evidences=(*found.log_evidences, log_of_stored))
         else:
             clusters = self._clusters(ties, data)
             cluster_sums = self._sum_clusters(H[0], clusters)
-            α_users, _ = self._concentrations(likelihood, W[0])
-            excess, unseen, log = passes.tie(data, W[0], H[0], W[0] @ cluster_sums.T, clusters, α_users)
-            exposed = None
+            excess, unseen, log = passes.tie(data, W[0], H[0], W[0] @ cluster_sums.T, clusters, α[0])
             if sum_users:
                 # A_uc S_c has the seen cells too, which the excess has taken off; below 0 is rounding
                 of_stored = passes.sum_users(data, excess, H[0])
-                exposed = torch.addmm(of_stored, unseen, cluster_sums).clamp_min_(0)
-            found = replace(found, excess=excess, unseen=unseen)
+                exposed = of_stored.addmm_(unseen, cluster_sums).clamp_min_(0)
         sums = None if allocated is None or exposed is None else Sums(allocated, exposed)
-        return replace(found, sums=sums, log_evidences=(*found.log_evidences, log))
+        return Inferred(shares, excess, unseen, sums, (*logs, log))
 
     def sum_by_item(self, counts: Counts, expectation: ResidentExpectation, users: Factor) -> Sums:
         """Sum the same allocations and exposures for each item, Eq. (update_h)."""
@@ -147,8 +183,7 @@ class Gpu:
             )
             return Sums(allocated, exposed + of_stored)
         of_clusters = self._sum_rows(means, expectation.unseen).to(means.dtype)
-        labels = self._clusters(ties, data).labels
-        return Sums(allocated, of_stored.add_(of_clusters[labels]).clamp_min_(0))
+        return Sums(allocated, passes.add_shared(of_stored, of_clusters, self._clusters(ties, data).labels))
 
     def conditional(self, prior: Prior, sums: Sums) -> Gamma:
         """Return the posterior and its moments, in double precision until they are stored."""
@@ -186,6 +221,54 @@ class Gpu:
         first, second = ((a + b).cpu().numpy().reshape(shape) for a, b in zip(unseen, stored, strict=True))
         return first, second
 
+    def fold(
+        self,
+        counts: sp.csr_array,
+        factor: Factor,
+        likelihood: Likelihood,
+        prior: Prior,
+        ties: Ties | None,
+        *,
+        start: Array,
+        least_sum: float,
+        tol: float,
+        most: int,
+    ) -> Folds:
+        """Fold rows in, the other side's factor held fixed, in batches that bound the memory; see `folds.fold_rows`."""
+        means, geometric_means = tables(factor, self._device)
+        own, n_components, shape = means.dtype, means.shape[1], float(prior.shape)
+        H, passes = (means.double(), geometric_means.double()), self._passes(means, None)
+        α = np.atleast_2d(np.asarray(likelihood.concentration, np.float64))
+        of_columns = self._column(α).ravel() if α.shape[1] > 1 else None
+
+        def update(data: RowCounts, rows: Rows) -> Rows:
+            W = rows.mean, rows.geometric_mean
+            αs = None if isinstance(likelihood, Poisson) else (rows.concentrations.ravel(), of_columns)
+            sums: Any = self._infer(data, W, H, αs, ties, True, tile_type=own, log_tiles=False).sums
+            rates, steps = rows.rates, rows.steps + 1
+            if not isinstance(factor, Gamma):
+                mean = torch.where(sums.exposed > 0, sums.allocated / sums.exposed, rows.mean)
+                return Rows(mean, mean, sums.allocated, sums.exposed, rates, rows.concentrations, steps)
+            if np.ndim(prior.rate):
+                rates = shape * n_components / rows.mean.sum(1, keepdim=True).clamp_min(least_sum)
+            found = passes.gamma_moments(shape, rates, sums.allocated, sums.exposed)
+            moments = (found.mean, found.geometric_mean)
+            return Rows(*moments, sums.allocated, sums.exposed, rates, rows.concentrations, steps)
+
+        parts = []
+        for part in batches(counts.indptr, n_components, 0 if ties is None else ties.n_clusters):
+            data = RowCounts.copied(counts[part], self._device, LONGEST_RUN)
+            αs = self._column(α[part] if len(α) > 1 else α[:, :1])
+            rows = Rows.at(to_device(start[part], self._device), float(np.ravel(prior.rate)[0]), αs)
+            parts.append(fetch(settle(data, rows, update, tol, most), factor, prior, passes, own))
+        self._kept.clear()
+        return joined(parts)
+
+    def best(self, users: Array, items: Array, n: int, exclude: sp.csr_array | None) -> tuple[NDArray[np.intp], Array]:
+        """Return the columns and scores of each user's n best items; see `resident_ranks.best`."""
+        columns, scores = best(to_device(users, self._device), to_device(items, self._device), n, exclude)
+        return to_host(columns), to_host(scores)
+
     def _passes(self, table: Tensor, ties: Ties | None) -> Any:
         """The kernels that can do it."""
         if self._kernels == "torch":
@@ -220,14 +303,12 @@ class Gpu:
 
     def _sum_clusters(self, values: Tensor, clusters: Clusters) -> Tensor:
         """S_c: the sum of the rows of each cluster's items."""
-        sizes = clusters.sizes
-        if len(sizes) <= FEW_CLUSTERS:  # one cluster may have most of the items: a product takes as long for any
-            belongs = clusters.labels[:, None] == torch.arange(len(sizes), device=sizes.device)
-            return self._sum_rows(values, belongs.to(values.dtype)).to(values.dtype)
+        if clusters.belongs is not None:  # one cluster may have most of the items: a product takes as long for any
+            return self._sum_rows(values, clusters.belongs).to(values.dtype)
         rows = values[clusters.members].double()
-        return torch.segment_reduce(rows, "sum", lengths=sizes, axis=0, initial=0).to(values.dtype)
+        return torch.segment_reduce(rows, "sum", lengths=clusters.sizes, axis=0, initial=0).to(values.dtype)
 
-    def _clusters(self, ties: Ties, counts: ResidentCounts) -> Clusters:
+    def _clusters(self, ties: Ties, counts: RowCounts) -> Clusters:
         """The ties on the device, kept while they are the same."""
         if self._kept.get("ties") is not ties or self._kept.get("counted") is not counts:
             labels = to_device(ties.labels.astype(np.int32), self._device)

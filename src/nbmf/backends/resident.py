@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from scipy.special import gammaln
@@ -17,7 +18,7 @@ from nbmf.factors import Factor, Gamma, Point, Prior
 Array = NDArray[np.floating[Any]]
 Tensor = Any  # a torch.Tensor; torch is optional, so its types are not relied on
 
-DTYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
+FEW_CLUSTERS = 256  # whose sums are made by a product
 
 
 def to_device(values: Any, device: Any) -> Tensor:
@@ -224,70 +225,97 @@ class Clusters(NamedTuple):
     labels : the cluster of each item
     sizes : how many items each has
     members : the items, one cluster after another
+    belongs : items × clusters, 1 where an item is in a cluster; None if there are more than FEW_CLUSTERS
     n_unseen : users × clusters, how many items of each a user has not taken
     """
 
     labels: Tensor
     sizes: Tensor
     members: Tensor
+    belongs: Tensor | None
     n_unseen: Tensor
 
     @classmethod
-    def of(cls, labels: Tensor, n_clusters: int, counts: ResidentCounts) -> Clusters:
+    def of(cls, labels: Tensor, n_clusters: int, counts: RowCounts) -> Clusters:
         """Count the clusters' items, and what users took of each."""
-        sizes = torch.bincount(labels, minlength=n_clusters)
+        sizes, belongs = torch.bincount(labels, minlength=n_clusters), None
+        if n_clusters <= FEW_CLUSTERS:
+            belongs = (labels[:, None] == torch.arange(n_clusters, device=labels.device)).to(counts.values.dtype)
         place = counts.rows * n_clusters + labels[counts.columns]
         taken = torch.bincount(place, minlength=counts.shape[0] * n_clusters).view(-1, n_clusters)
-        return cls(labels, sizes, torch.argsort(labels, stable=True), (sizes - taken).int())
+        return cls(labels, sizes, torch.argsort(labels, stable=True), belongs, (sizes - taken).int())
 
 
 @dataclass(frozen=True)
-class ResidentCounts:
-    """The counts on the device.
+class RowCounts:
+    """Counts on the device, row by row.
 
     indptr, columns, values : by user; a negative value is an unknown cell
-    item_indptr, item_users, order : by item: who took it, and where that non-zero is among the users'
-    user_runs, item_runs : the rows of either, cut
+    user_runs : the users' rows, cut into runs of at most `longest` non-zeros
     """
 
     shape: tuple[int, int]
     indptr: Tensor
     columns: Tensor
     values: Tensor
-    item_indptr: Tensor
-    item_users: Tensor
-    order: Tensor
+    longest: int
     user_runs: Runs
-    item_runs: Runs
     has_unknown: bool
 
     @classmethod
-    def of(cls, counts: Counts, device: Any, longest: int, block: int) -> ResidentCounts:
-        """Copy the counts by user to the device, and transpose them there."""
-        matrix = counts.by_user
+    def copied(cls, matrix: sp.csr_array, device: Any, longest: int) -> RowCounts:
+        """Copy a matrix to the device."""
         indptr = to_device(matrix.indptr.astype(np.int64), device)
         columns, values = to_device(matrix.indices.astype(np.int32, copy=False), device), to_device(matrix.data, device)
-        order = torch.argsort(columns, stable=True)
-        n_users, n_items = matrix.shape
-        of_item = torch.zeros(n_items + 1, dtype=torch.int64, device=device)
-        of_item[1:] = torch.cumsum(torch.bincount(columns, minlength=n_items), 0)
-        users = torch.repeat_interleave(torch.arange(n_users, dtype=torch.int32, device=device), torch.diff(indptr))
-        item_users = users[order]
-        return cls(
-            shape=(n_users, n_items),
-            indptr=indptr,
-            columns=columns,
-            values=values,
-            item_indptr=of_item,
-            item_users=item_users,
-            order=order.int() if len(order) < 2**31 else order,
-            user_runs=cut(indptr, columns, longest),
-            item_runs=cut(of_item, item_users, longest, block),
-            has_unknown=bool((values < 0).any()),
-        )
+        runs, has_unknown = cut(indptr, columns, longest), bool((values < 0).any())
+        return cls(matrix.shape, indptr, columns, values, longest, runs, has_unknown)
+
+    def take(self, rows: Tensor) -> RowCounts:
+        """Return some of the rows."""
+        lengths = torch.diff(self.indptr)[rows]
+        indptr = torch.zeros(len(rows) + 1, dtype=torch.int64, device=rows.device)
+        indptr[1:] = torch.cumsum(lengths, 0)
+        shift = torch.repeat_interleave(self.indptr[rows] - indptr[:-1], lengths)
+        cells = torch.arange(len(shift), device=rows.device) + shift
+        columns = self.columns[cells]
+        runs = cut(indptr, columns, self.longest)
+        shape = len(rows), self.shape[1]
+        return RowCounts(shape, indptr, columns, self.values[cells], self.longest, runs, self.has_unknown)
 
     @property
     def rows(self) -> Tensor:
         """The user of each non-zero."""
         n_users = len(self.indptr) - 1
         return torch.repeat_interleave(torch.arange(n_users, device=self.indptr.device), torch.diff(self.indptr))
+
+
+@dataclass(frozen=True)
+class ResidentCounts(RowCounts):
+    """The counts on the device both ways round.
+
+    item_indptr, item_users, order : by item: who took it, and where that non-zero is among the users'
+    item_runs : the items' rows, cut
+    """
+
+    item_indptr: Tensor
+    item_users: Tensor
+    order: Tensor
+    item_runs: Runs
+
+    @classmethod
+    def of(cls, counts: Counts, device: Any, longest: int, block: int) -> ResidentCounts:
+        """Copy the counts by user to the device, and transpose them there."""
+        by_user = RowCounts.copied(counts.by_user, device, longest)
+        (n_users, n_items), columns, indptr = by_user.shape, by_user.columns, by_user.indptr
+        order = torch.argsort(columns, stable=True)
+        of_item = torch.zeros(n_items + 1, dtype=torch.int64, device=device)
+        of_item[1:] = torch.cumsum(torch.bincount(columns, minlength=n_items), 0)
+        users = torch.repeat_interleave(torch.arange(n_users, dtype=torch.int32, device=device), torch.diff(indptr))
+        item_users = users[order]
+        return cls(
+            **by_user.__dict__,
+            item_indptr=of_item,
+            item_users=item_users,
+            order=order.int() if len(order) < 2**31 else order,
+            item_runs=cut(of_item, item_users, longest, block),
+        )

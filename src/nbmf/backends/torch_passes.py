@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from nbmf.backends.resident import Clusters, Moments, ResidentCounts
+from nbmf.backends.resident import Clusters, Moments, ResidentCounts, RowCounts
 
 Tensor = Any
 
@@ -20,7 +20,7 @@ HALF_LN_2PI = 0.9189385332046727
 
 
 def allocate(
-    counts: ResidentCounts, users: Tensor, items: Tensor, least: float, sum_users: bool
+    counts: RowCounts, users: Tensor, items: Tensor, least: float, sum_users: bool
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Eq. (update_c) from geometric means: y/λ of each non-zero, each user's sums if wanted, and Σ y ln λ."""
     shares, allocated, total = torch.empty_like(counts.values), torch.zeros_like(users), _zero(users)
@@ -36,7 +36,7 @@ def allocate(
 
 
 def expose(
-    counts: ResidentCounts, users: Tensor, items: Tensor, α_users: Tensor, α_items: Tensor | None, sum_users: bool
+    counts: RowCounts, users: Tensor, items: Tensor, α_users: Tensor, α_items: Tensor | None, sum_users: bool
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Eq. (update_a) for exact exposures: by how much a non-zero's exceeds that of a zero, y/(α+μ), and the sums.
 
@@ -56,7 +56,7 @@ def expose(
 
 
 def tie(
-    counts: ResidentCounts, users: Tensor, items: Tensor, mass: Tensor, clusters: Clusters, α_users: Tensor
+    counts: RowCounts, users: Tensor, items: Tensor, mass: Tensor, clusters: Clusters, α_users: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Eq. (update_a) for tied exposures: by how much each non-zero's exceeds A_uc, A_uc itself, the log-evidence.
 
@@ -82,7 +82,7 @@ def tie(
     return excess, unseen, total
 
 
-def sum_users(counts: ResidentCounts, weights: Tensor, items: Tensor) -> Tensor:
+def sum_users(counts: RowCounts, weights: Tensor, items: Tensor) -> Tensor:
     """Σ over each user's non-zeros of a weight times the item's row."""
     sums = torch.zeros(counts.shape[0], items.shape[1], dtype=items.dtype, device=items.device)
     for rows, cells, lengths in _blocks(counts.indptr, items.shape[1]):
@@ -103,6 +103,11 @@ def sum_items(
             sums[rows] = _row_sums(of_cells * table[counts.item_users[cells]], lengths)
         found.append(sums)
     return found[0], found[1] if len(found) > 1 else None
+
+
+def add_shared(exposed: Tensor, of_clusters: Tensor, labels: Tensor) -> Tensor:
+    """Add to each item's sums those that its cluster shares, in place; below 0 is rounding."""
+    return exposed.add_(of_clusters[labels]).clamp_min_(0)
 
 
 def expose_tiles(

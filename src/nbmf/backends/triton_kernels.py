@@ -210,6 +210,20 @@ def join_runs(  # type: ignore[no-untyped-def]
 
 
 @compiled
+def add_shared_rows(  # type: ignore[no-untyped-def]
+    exposed, of_clusters, labels, n_rows, K: tl.constexpr, BLOCK_K: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
+    """`torch_passes.add_shared` of ROWS rows."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    k = tl.arange(0, BLOCK_K)
+    mask = (row < n_rows)[:, None] & (k < K)[None, :]
+    label = tl.load(labels + row, mask=row < n_rows, other=0).to(tl.int64)
+    shared = tl.load(of_clusters + label[:, None] * K + k[None, :], mask=mask, other=0.0)
+    place = exposed + row[:, None] * K + k[None, :]
+    tl.store(place, tl.maximum(tl.load(place, mask=mask, other=0.0) + shared, 0.0), mask=mask)
+
+
+@compiled
 def gamma_rows(  # type: ignore[no-untyped-def]
     allocated, exposed, rates, prior_shape, mean, geometric_mean, row_means, row_logs, row_entropies, n_rows,
     K: tl.constexpr, BLOCK_K: tl.constexpr, ROWS: tl.constexpr, OWN_RATES: tl.constexpr, SHARED: tl.constexpr,
@@ -247,13 +261,14 @@ def gamma_rows(  # type: ignore[no-untyped-def]
 
 @compiled
 def expose_tiles(  # type: ignore[no-untyped-def]
-    rows, columns, weights, alphas, sums, logs, n_rows, n_columns,
+    rows, columns, weights, alphas, sums, logs, n_rows, n_columns, length,
     K: tl.constexpr, BLOCK_K: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
     BY_COLUMN: tl.constexpr, LOGS: tl.constexpr, SUMS: tl.constexpr, DEFICIT: tl.constexpr, LOG_EVERY: tl.constexpr,
     EXACT_LOGS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Exact exposures of a block of rows with every column, as if all counts were 0; no tile leaves the chip.
+    """Exact exposures of a block of rows with a stretch of columns, as if all counts were 0; no tile leaves the chip.
 
+    length : of the stretch, two tiles or a multiple; each stretch has sums and logarithms of its own
     rows, columns : means, one side divided by α, so that their products are x = μ/α; an exposure is 1/(1 + x)
     sums : Σ over columns of 1/(1 + x) weights or, DEFICIT, of x/(1 + x) weights
     logs : −Σ ln(1 + x) of each row, BY_COLUMN times the column's α. Products of 2 LOG_EVERY factors are made before
@@ -265,15 +280,14 @@ def expose_tiles(  # type: ignore[no-untyped-def]
     k = tl.arange(0, BLOCK_K)
     in_rows = (row < n_rows)[:, None] & (k < K)[None, :]
     w = tl.load(rows + row.to(tl.int64)[:, None] * K + k[None, :], mask=in_rows, other=0.0)
-    total = tl.zeros([TILE_ROWS, BLOCK_K], tl.float32)
-    log = tl.zeros([TILE_ROWS], tl.float64)
+    total, log = tl.zeros([TILE_ROWS, BLOCK_K], tl.float32), tl.zeros([TILE_ROWS], tl.float64)
     product, since = _no_factors(TILE_ROWS, TILE_COLUMNS, EXACT_LOGS), 0
-    for left in range(0, n_columns, 2 * TILE_COLUMNS):
-        first = left + tl.arange(0, TILE_COLUMNS)
-        second = first + TILE_COLUMNS
+    begin = tl.program_id(1) * length
+    for left in range(begin, tl.minimum(begin + length, n_columns), 2 * TILE_COLUMNS):
+        first, second = left + tl.arange(0, TILE_COLUMNS), left + TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
         place = first.to(tl.int64)[:, None] * K + k[None, :]
-        in_first = (first < n_columns)[:, None] & (k < K)[None, :]
-        in_second = (second < n_columns)[:, None] & (k < K)[None, :]
+        inside = (k < K)[None, :]
+        in_first, in_second = (first < n_columns)[:, None] & inside, (second < n_columns)[:, None] & inside
         x = tl.dot(w, tl.trans(tl.load(columns + place, mask=in_first, other=0.0)), input_precision=PRECISION)
         h = tl.load(columns + place + TILE_COLUMNS * K, mask=in_second, other=0.0)
         z = tl.dot(w, tl.trans(h), input_precision=PRECISION)
@@ -307,10 +321,11 @@ def expose_tiles(  # type: ignore[no-untyped-def]
             g = tl.load(weights + place + TILE_COLUMNS * K, mask=in_second, other=0.0)
             exposure = inverse * u * z if DEFICIT else inverse * u
             total = tl.dot(exposure.to(g.dtype), g, total, input_precision=PRECISION)
+    place = tl.program_id(1).to(tl.int64) * n_rows + row
     if SUMS:
-        tl.store(sums + row.to(tl.int64)[:, None] * K + k[None, :], total, mask=in_rows)
+        tl.store(sums + place[:, None] * K + k[None, :], total, mask=in_rows)
     if LOGS:
-        tl.store(logs + row, log if BY_COLUMN else log - _log_of(product, EXACT_LOGS), mask=row < n_rows)
+        tl.store(logs + place, log if BY_COLUMN else log - _log_of(product, EXACT_LOGS), mask=row < n_rows)
 
 
 @compiled

@@ -10,13 +10,14 @@ import triton
 
 from nbmf.backends import torch_passes
 from nbmf.backends import triton_kernels as kernels
-from nbmf.backends.resident import Clusters, Moments, ResidentCounts, Runs
+from nbmf.backends.resident import Clusters, Moments, ResidentCounts, RowCounts, Runs
 
 Tensor = Any
 
 MOST_CLUSTERS = 1024  # that one program can hold
 MOST_COMPONENTS = 512
 ROWS_OF_GAMMAS = 4
+SHARED_ROWS = 16
 STEP, WARPS = 16, 1  # columns that a program gathers at a time, and its warps
 TIE_STEP, TIE_WARPS = 32, 1
 LOG_BLOCK = 1024  # non-zeros whose logarithms a program adds up
@@ -33,6 +34,8 @@ TILES = {
     ("tf32x3", False): (128, 64, 8, 1, None),
 }
 WIDE_TILES = {"bf16": (128, 32, 8, 2, None), "tf32": (64, 32, 4, 2, None), "tf32x3": (64, 32, 4, 1, None)}  # to K = 128
+PROGRAMS = 1056  # blocks of tiles that keep a large device busy: for fewer rows, columns are cut into stretches
+SHORTEST = 4096  # columns of a stretch
 FINITE = 1e37  # what a product of factors 1 + μ/α must stay below
 FEW = 0.25  # mean of μ/α up to which the sums are made of 1 − exposure, which then loses fewer digits
 
@@ -43,7 +46,7 @@ def fits(n_components: int, n_clusters: int) -> bool:
 
 
 def allocate(
-    counts: ResidentCounts, users: Tensor, items: Tensor, least: float, sum_users: bool
+    counts: RowCounts, users: Tensor, items: Tensor, least: float, sum_users: bool
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Eq. (update_c): see torch_passes.py."""
     runs, shares = counts.user_runs, torch.empty_like(counts.values)
@@ -58,7 +61,7 @@ def allocate(
 
 
 def expose(
-    counts: ResidentCounts, users: Tensor, items: Tensor, α_users: Tensor, α_items: Tensor | None, sum_users: bool
+    counts: RowCounts, users: Tensor, items: Tensor, α_users: Tensor, α_items: Tensor | None, sum_users: bool
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Eq. (update_a) for exact exposures, of the non-zeros: see torch_passes.py."""
     runs, excess = counts.user_runs, torch.empty_like(counts.values)
@@ -71,7 +74,7 @@ def expose(
 
 
 def tie(
-    counts: ResidentCounts, users: Tensor, items: Tensor, mass: Tensor, clusters: Clusters, α_users: Tensor
+    counts: RowCounts, users: Tensor, items: Tensor, mass: Tensor, clusters: Clusters, α_users: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Eq. (update_a) for tied exposures: see torch_passes.py. `mass` becomes A_uc."""
     runs, excess = counts.user_runs, torch.empty_like(counts.values)
@@ -85,7 +88,7 @@ def tie(
     return excess, mass, logs.sum()
 
 
-def sum_users(counts: ResidentCounts, weights: Tensor, items: Tensor) -> Tensor:
+def sum_users(counts: RowCounts, weights: Tensor, items: Tensor) -> Tensor:
     """Σ over each user's non-zeros of a weight times the item's row."""
     runs = counts.user_runs
     sums, partials, _ = _places(runs, items, counts.shape[0])
@@ -109,6 +112,14 @@ def sum_items(
     return _join(runs, partials, sums), _join(runs, more_partials, more_sums) if two else None
 
 
+def add_shared(exposed: Tensor, of_clusters: Tensor, labels: Tensor) -> Tensor:
+    """Add to each item's sums those that its cluster shares: see torch_passes.py."""
+    sizes = {name: size for name, size in _sizes(exposed).items() if name != "STEP"}
+    arguments = (exposed, of_clusters, labels, len(exposed))
+    _launch(kernels.add_shared_rows, triton.cdiv(len(exposed), SHARED_ROWS), 4, *arguments, ROWS=SHARED_ROWS, **sizes)
+    return exposed
+
+
 def expose_tiles(
     rows: Tensor,
     columns: Tensor,
@@ -130,18 +141,28 @@ def expose_tiles(
     scaled = (rows / α_rows[:, None], columns) if α_columns is None else (rows, columns / α_columns[:, None])
     log_every, deficit = _range(*scaled)
     tables = [values.bfloat16() if kind == "bf16" else values for values in (*scaled, weights)]
-    found = torch.empty(len(rows), weights.shape[1], dtype=torch.float32, device=rows.device)
-    of_rows = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
-    kernels.expose_tiles[(triton.cdiv(len(rows), height),)](
-        *tables, α_rows if α_columns is None else α_columns, found, of_rows, len(rows), len(columns),
+    n_blocks, length = triton.cdiv(len(rows), height), _stretch(len(rows), len(columns), height, 2 * width)
+    n_stretches = triton.cdiv(len(columns), length)
+    found = torch.empty(n_stretches, len(rows), weights.shape[1], dtype=torch.float32, device=rows.device)
+    of_rows = torch.zeros(n_stretches, len(rows), dtype=torch.float64, device=rows.device)
+    kernels.expose_tiles[(n_blocks, n_stretches)](
+        *tables, α_rows if α_columns is None else α_columns, found, of_rows, len(rows), len(columns), length,
         K=rows.shape[1], BLOCK_K=block_k, TILE_ROWS=height, TILE_COLUMNS=width, BY_COLUMN=α_columns is not None,
-        LOGS=logs, SUMS=sums, DEFICIT=deficit, LOG_EVERY=log_every, EXACT_LOGS=kind != "bf16",
+        LOGS=logs, SUMS=sums, DEFICIT=deficit, LOG_EVERY=log_every if logs else 1, EXACT_LOGS=kind != "bf16",
         PRECISION="ieee" if kind == "bf16" else kind, num_warps=warps, num_stages=stages, maxnreg=registers,
     )  # fmt: skip
-    if sums and deficit:
-        found = (weights.sum(0, dtype=torch.float64) - found.double()).float()
     total = of_rows if α_columns is not None else of_rows * α_rows.double()
-    return found if sums else None, total.sum()
+    if not sums:
+        return None, total.sum()
+    if deficit:
+        return (weights.sum(0, dtype=torch.float64) - found.sum(0, dtype=torch.float64)).float(), total.sum()
+    return found[0] if n_stretches == 1 else found.sum(0, dtype=torch.float64).float(), total.sum()
+
+
+def _stretch(n_rows: int, n_columns: int, height: int, least: int) -> int:
+    """How many columns a program does: all of them, unless there are too few rows to keep the device busy."""
+    n_stretches = max(1, min(PROGRAMS * height // max(n_rows, 1), n_columns // SHORTEST))
+    return max(least, -(-n_columns // (n_stretches * least)) * least)
 
 
 def _range(rows: Tensor, columns: Tensor) -> tuple[int, bool]:
@@ -178,7 +199,7 @@ def _places(runs: Runs, table: Tensor, n_rows: int | None = None) -> tuple[Tenso
     """Where sums, partial sums and logarithms go; of a row without non-zeros the sums are 0."""
     rows = len(table) if n_rows is None else n_rows
     sums = torch.empty(rows, table.shape[1], dtype=table.dtype, device=table.device)
-    sums[runs.empty_row] = 0
+    sums.index_fill_(0, runs.empty_row, 0)  # assigning would copy a 0 from the host, and wait
     partials = torch.empty(max(runs.n_slots, 1), table.shape[1], dtype=table.dtype, device=table.device)
     return sums, partials, torch.empty(len(runs.row), dtype=torch.float64, device=table.device)
 
