@@ -29,6 +29,7 @@ from test_ranking import large, rankings, sorted_best
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'nbmf[gpu]'")
 
+from nbmf.backends import torch_passes  # noqa: E402
 from nbmf.backends.clustering import cluster_rows  # noqa: E402
 from nbmf.backends.gpu import Gpu  # noqa: E402
 from nbmf.backends.resident import ResidentGamma, cut  # noqa: E402
@@ -355,3 +356,17 @@ def test_a_resumed_fit_goes_the_undisturbed_way(tmp_path, inference, settings):
     model.set_params(max_iter=5).fit(MATRIX, checkpoint=tmp_path / "checkpoint")
     model.set_params(max_iter=12).fit(MATRIX, resume=tmp_path / "checkpoint")
     np.testing.assert_allclose(model.objective_, objectives, rtol=1e-9)
+
+
+def test_a_heavy_row_among_light_ones_keeps_its_digits():
+    """Most exposures are near 1, so 1 − exposure is summed; of those near 0 it would leave few digits."""
+    passes = pytest.importorskip("nbmf.backends.triton_passes", reason="Triton is not installed")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    rows, columns = (torch.rand(n, 4, generator=torch.Generator().manual_seed(n)).to(device) for n in (4000, 64))
+    rows *= 0.05
+    rows[7] = torch.tensor([800.0, 0.0, 0.0, 0.0])
+    α = torch.ones(len(rows), device=device)
+    found, _ = passes.expose_tiles(rows, columns, columns, α, None, logs=False, sums=True)
+    tables = (rows.double(), columns.double(), columns.double(), α.double(), None)
+    truth, _ = torch_passes.expose_tiles(*tables, logs=False, sums=True)
+    torch.testing.assert_close(found.double(), truth, rtol=2e-6, atol=0.0)

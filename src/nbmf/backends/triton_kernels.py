@@ -261,25 +261,26 @@ def gamma_rows(  # type: ignore[no-untyped-def]
 
 @compiled
 def expose_tiles(  # type: ignore[no-untyped-def]
-    rows, columns, weights, alphas, sums, logs, n_rows, n_columns, length,
+    rows, columns, weights, alphas, few, sums, logs, n_rows, n_columns, length,
     K: tl.constexpr, BLOCK_K: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
-    BY_COLUMN: tl.constexpr, LOGS: tl.constexpr, SUMS: tl.constexpr, DEFICIT: tl.constexpr, LOG_EVERY: tl.constexpr,
+    BY_COLUMN: tl.constexpr, LOGS: tl.constexpr, SUMS: tl.constexpr, FEW: tl.constexpr, LOG_EVERY: tl.constexpr,
     EXACT_LOGS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Exact exposures of a block of rows with a stretch of columns, as if all counts were 0; no tile leaves the chip.
 
     length : of the stretch, two tiles or a multiple; each stretch has sums and logarithms of its own
     rows, columns : means, one side divided by α, so that their products are x = μ/α; an exposure is 1/(1 + x)
-    sums : Σ over columns of 1/(1 + x) weights or, DEFICIT, of x/(1 + x) weights
+    sums : Σ over columns of 1/(1 + x) weights or, where there are few to x, of x/(1 + x) weights: in all rows, FEW = 1,
+        or in those that `few` names, FEW = 2
     logs : −Σ ln(1 + x) of each row, BY_COLUMN times the column's α. Products of 2 LOG_EVERY factors are made before
         their exponents are taken off; or, EXACT_LOGS, Π(1 + x) − 1, without the 1, so that small x keep their digits.
 
     Two tiles at a time: one reciprocal does for both, as 1/u = v/(u v).
     """
-    row = tl.program_id(0) * TILE_ROWS + tl.arange(0, TILE_ROWS)
-    k = tl.arange(0, BLOCK_K)
+    row, k = tl.program_id(0) * TILE_ROWS + tl.arange(0, TILE_ROWS), tl.arange(0, BLOCK_K)
     in_rows = (row < n_rows)[:, None] & (k < K)[None, :]
     w = tl.load(rows + row.to(tl.int64)[:, None] * K + k[None, :], mask=in_rows, other=0.0)
+    is_few = tl.load(few + row, mask=row < n_rows, other=0)[:, None] > 0
     total, log = tl.zeros([TILE_ROWS, BLOCK_K], tl.float32), tl.zeros([TILE_ROWS], tl.float64)
     product, since = _no_factors(TILE_ROWS, TILE_COLUMNS, EXACT_LOGS), 0
     begin = tl.program_id(1) * length
@@ -316,16 +317,24 @@ def expose_tiles(  # type: ignore[no-untyped-def]
             inverse = tl.rsqrt(both)
             inverse = inverse * inverse  # a division takes twice as long
             g = tl.load(weights + place, mask=in_first, other=0.0)
-            exposure = inverse * v * x if DEFICIT else inverse * v
+            exposure = _exposure_or_rest(inverse * v, x, is_few, FEW)
             total = tl.dot(exposure.to(g.dtype), g, total, input_precision=PRECISION)
             g = tl.load(weights + place + TILE_COLUMNS * K, mask=in_second, other=0.0)
-            exposure = inverse * u * z if DEFICIT else inverse * u
+            exposure = _exposure_or_rest(inverse * u, z, is_few, FEW)
             total = tl.dot(exposure.to(g.dtype), g, total, input_precision=PRECISION)
     place = tl.program_id(1).to(tl.int64) * n_rows + row
     if SUMS:
         tl.store(sums + place[:, None] * K + k[None, :], total, mask=in_rows)
     if LOGS:
         tl.store(logs + place, log if BY_COLUMN else log - _log_of(product, EXACT_LOGS), mask=row < n_rows)
+
+
+@compiled
+def _exposure_or_rest(exposure, x, is_few, FEW: tl.constexpr):  # type: ignore[no-untyped-def]
+    """1/(1 + x), or x/(1 + x), what is left of 1: in all rows, FEW = 1, or in some, FEW = 2."""
+    if FEW == 0:
+        return exposure
+    return exposure * x if FEW == 1 else exposure * tl.where(is_few, x, 1.0)
 
 
 @compiled

@@ -37,7 +37,7 @@ WIDE_TILES = {"bf16": (128, 32, 8, 2, None), "tf32": (64, 32, 4, 2, None), "tf32
 PROGRAMS = 1056  # blocks of tiles that keep a large device busy: for fewer rows, columns are cut into stretches
 SHORTEST = 4096  # columns of a stretch
 FINITE = 1e37  # what a product of factors 1 + μ/α must stay below
-FEW = 0.25  # mean of μ/α up to which the sums are made of 1 − exposure, which then loses fewer digits
+FEW = 0.25  # mean of μ/α of a row up to which its sums are made of 1 − exposure, which then loses fewer digits
 
 
 def fits(n_components: int, n_clusters: int) -> bool:
@@ -139,24 +139,27 @@ def expose_tiles(
     height, width, warps, stages, registers = TILES[kind, logs] if block_k <= 64 else WIDE_TILES[kind]
     # one side is divided by α: products are then x = μ/α
     scaled = (rows / α_rows[:, None], columns) if α_columns is None else (rows, columns / α_columns[:, None])
-    log_every, deficit = _range(*scaled)
+    log_every, few, kind_of_few = _range(*scaled)
     tables = [values.bfloat16() if kind == "bf16" else values for values in (*scaled, weights)]
     n_blocks, length = triton.cdiv(len(rows), height), _stretch(len(rows), len(columns), height, 2 * width)
     n_stretches = triton.cdiv(len(columns), length)
     found = torch.empty(n_stretches, len(rows), weights.shape[1], dtype=torch.float32, device=rows.device)
     of_rows = torch.zeros(n_stretches, len(rows), dtype=torch.float64, device=rows.device)
     kernels.expose_tiles[(n_blocks, n_stretches)](
-        *tables, α_rows if α_columns is None else α_columns, found, of_rows, len(rows), len(columns), length,
+        *tables, α_rows if α_columns is None else α_columns, few, found, of_rows, len(rows), len(columns), length,
         K=rows.shape[1], BLOCK_K=block_k, TILE_ROWS=height, TILE_COLUMNS=width, BY_COLUMN=α_columns is not None,
-        LOGS=logs, SUMS=sums, DEFICIT=deficit, LOG_EVERY=log_every if logs else 1, EXACT_LOGS=kind != "bf16",
+        LOGS=logs, SUMS=sums, FEW=kind_of_few, LOG_EVERY=log_every if logs else 1, EXACT_LOGS=kind != "bf16",
         PRECISION="ieee" if kind == "bf16" else kind, num_warps=warps, num_stages=stages, maxnreg=registers,
     )  # fmt: skip
     total = of_rows if α_columns is not None else of_rows * α_rows.double()
     if not sums:
         return None, total.sum()
-    if deficit:
-        return (weights.sum(0, dtype=torch.float64) - found.sum(0, dtype=torch.float64)).float(), total.sum()
-    return found[0] if n_stretches == 1 else found.sum(0, dtype=torch.float64).float(), total.sum()
+    if not kind_of_few:
+        return found[0] if n_stretches == 1 else found.sum(0, dtype=torch.float64).float(), total.sum()
+    exposed = found.sum(0, dtype=torch.float64)
+    # below 0 is rounding
+    exposed = torch.where(few[:, None] > 0, weights.sum(0, dtype=torch.float64) - exposed, exposed).clamp_min_(0)
+    return exposed.float(), total.sum()
 
 
 def _stretch(n_rows: int, n_columns: int, height: int, least: int) -> int:
@@ -165,13 +168,18 @@ def _stretch(n_rows: int, n_columns: int, height: int, least: int) -> int:
     return max(least, -(-n_columns // (n_stretches * least)) * least)
 
 
-def _range(rows: Tensor, columns: Tensor) -> tuple[int, bool]:
-    """How many tiles' factors 1 + x may share a logarithm; and whether most x are small, so that 1 − exposure is."""
+def _range(rows: Tensor, columns: Tensor) -> tuple[int, Tensor, int]:
+    """How many tiles' factors 1 + x may share a logarithm; where most x of a row are small, so that 1 − exposure is;
+
+    and whether they are in no row (0), in all (1) or in some (2).
+    """
+    few = (rows @ columns.mean(0, dtype=torch.float64).to(rows.dtype) < FEW).to(torch.int8)
     # no product is above that of the lengths of the two rows
-    largest = float(rows.square().sum(1).max().sqrt() * columns.square().sum(1).max().sqrt())
-    mean = float(rows.mean(0, dtype=torch.float64) @ columns.mean(0, dtype=torch.float64))
+    lengths = [values.square().sum(1).max().double() for values in (rows, columns)]
+    n_few, longest_row, longest_column = torch.stack((few.sum().double(), *lengths)).tolist()  # one transfer
+    largest = math.sqrt(longest_row) * math.sqrt(longest_column)
     share = next((n for n in (8, 4, 2) if (2 * n + 1) * math.log(2 + largest) < math.log(FINITE)), 1)
-    return share, mean < FEW
+    return share, few, 0 if n_few == 0 else 1 if n_few == len(rows) else 2
 
 
 def gamma_moments(prior_shape: float, prior_rates: Tensor, allocated: Tensor, exposed: Tensor) -> Moments:
