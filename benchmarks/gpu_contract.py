@@ -140,6 +140,8 @@ def main():
     for size in (2, 33, 64, 100, 130):
         cases.append((f"K={size}", 1e-5, passes, (Gpu(device), "float32", laws[1], 5, False, size)))
         cases.append((f"K={size} exact", 1e-5, passes, (Gpu(device), "float32", laws[1], 0, False, size, (300, 700))))
+    for law, shape in itertools.product(laws[1:], ((20, 9000), (200, 20_000))):  # few rows, stretches of columns
+        cases.append((f"exact {law} {shape}", 1e-5, passes, (Gpu(device), "float32", law, 0, False, 16, shape)))
     cases += [
         (f"folds {backend.kernels or 'triton'} {law} C={n} bayesian={bayesian} own={own} {dtype}",
          {"float32": 2e-4, "float64": 1e-6}[dtype], folds, (backend, bayesian, law, n, own, dtype))

@@ -89,6 +89,25 @@ def test_rows_of_several_runs(backend, n_clusters, monkeypatch):
         np.testing.assert_allclose(ours.cpu().numpy(), plain, rtol=1e-12)
 
 
+@pytest.mark.parametrize("size", [0.01, 1.0])
+@pytest.mark.parametrize("by_column", [False, True])
+def test_few_rows_by_stretches_of_columns(by_column, size, monkeypatch):
+    """Each stretch has sums of its own, which are added up; where μ is mostly small they are made of 1 − exposure."""
+    passes = pytest.importorskip("nbmf.backends.triton_passes", reason="Triton is not installed")
+    rng = np.random.default_rng(0)
+    rows, columns = (
+        torch.from_numpy(rng.gamma(1, size, (n, 3)).astype(np.float32)).to(Gpu()._device) for n in (5, 300)
+    )
+    α = [torch.full_like(rows[:, 0], 0.7), torch.rand_like(columns[:, 0]) + 0.1 if by_column else None]
+    monkeypatch.setattr(passes, "SHORTEST", 100)
+    assert passes._stretch(5, 300, 128, 128) == 128
+    ours, plain = (
+        each.expose_tiles(rows, columns, columns, *α, logs=True, sums=True) for each in (passes, torch_passes)
+    )
+    np.testing.assert_allclose(ours[0].cpu(), plain[0].cpu(), rtol=1e-5)
+    assert float(ours[1]) == pytest.approx(float(plain[1]), rel=1e-5)
+
+
 @pytest.mark.parametrize("n_clusters", [0, 5])
 @pytest.mark.parametrize("law", [Poisson(), NegativeBinomial(0.7)], ids=str)
 @pytest.mark.parametrize("algorithm", [CAVI(), MM()], ids=str)
