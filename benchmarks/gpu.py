@@ -261,19 +261,25 @@ def newcomers(matrix, users, items, state, n_users=100_000, few=10_000):
     }
     for name, held in sides.items():
         time_of(lambda held=held: fold_in_on(backend, some, held, tol=TOL))  # compiles
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
         seconds_all, found = time_of(lambda held=held: fold_in_on(backend, counts, held, tol=TOL))
+        memory = torch.cuda.max_memory_allocated() - before
         fold_in(sp.csr_array(some[:64]), held, tol=TOL)
         seconds_few, plain = time_of(lambda held=held: fold_in(some, held, tol=TOL))
         off = np.abs(found.factor.mean[:few] - plain.factor.mean).sum(1) / (plain.factor.mean.sum(1) + 1e-30)
         print(f"  fold in, {name}: {n_users:,} users in {seconds_all:.2f} s, {n_users / seconds_all:,.0f} a second; "
               f"{os.cpu_count()} cores {few / seconds_few:,.0f} a second; steps {np.median(found.steps):.0f} (median) "
-              f"to {found.steps.max()}; rows off by {off.max():.1e}", flush=True)  # fmt: skip
-    exact = Held(items, model.likelihood, model.user_prior, None)
+              f"to {found.steps.max()}; rows off by {off.max():.1e}; {memory / 1e9:.1f} GB", flush=True)  # fmt: skip
+    exact, fewest = Held(items, model.likelihood, model.user_prior, None), sp.csr_array(counts[:24])
+    plain = fold_in(fewest, exact, tol=TOL, max_steps=8).factor.mean
     for device in (Gpu(), Gpu(precision="bf16")):
-        fold_in_on(device, sp.csr_array(counts[:100]), exact, tol=TOL)
+        ours = fold_in_on(device, fewest, exact, tol=TOL, max_steps=8).factor.mean
+        off = np.abs(ours - plain).sum(1) / plain.sum(1)
         taken, found = time_of(lambda device=device: fold_in_on(device, sp.csr_array(counts[:10_000]), exact, tol=TOL))
         print(f"  fold in, exact CAVI {device.precision}: 10,000 users in {taken:.2f} s, steps "
-              f"{np.median(found.steps):.0f} to {found.steps.max()}", flush=True)  # fmt: skip
+              f"{np.median(found.steps):.0f} to {found.steps.max()}; 24 rows off by {off.max():.1e}",
+              flush=True)  # fmt: skip
     scores, rows = FactorScores(users.mean, items.mean), np.arange(n_users)
     top(scores, 10, rows=rows[:few], exclude=matrix, device=backend)
     seconds_all, found = time_of(lambda: top(scores, 10, rows=rows, exclude=matrix, device=backend))
