@@ -101,6 +101,10 @@ def test_three_shards_are_one(law, n_clusters, tmp_path):
         np.testing.assert_allclose(ours, whole, rtol=1e-11)
 
 
+def test_so_many_workers_of_one_thread(cluster):
+    assert [worker.nthreads for worker in cluster.scheduler.workers.values()] == [1, 1]
+
+
 def test_two_workers_are_one_process(counts_file, plain):
     data = nbmf.open_counts(counts_file)
     alone = nbmf.NBMF(**kill_workers.SETTINGS).fit(data)

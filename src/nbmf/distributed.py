@@ -318,10 +318,16 @@ def local_cluster(n_workers: int) -> Iterator[Any]:
         # so long after a death dask gives a worker up for good if, by chance, it is just being replaced again
         "distributed.deploy.lost-worker-timeout": "1 day",
     }
+    anywhere = {"dashboard_address": "127.0.0.1:0"}  # dask's usual port is taken when another fit runs
     with (
         dask.config.set(settings),
         distributed.LocalCluster(
-            n_workers, threads_per_worker=1, processes=True, dashboard_address=None, preload=[DEAF]
+            n_workers=n_workers,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=None,
+            scheduler_kwargs=anywhere,
+            preload=[DEAF],
         ) as cluster,
     ):
         yield cluster
