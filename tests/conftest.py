@@ -22,10 +22,10 @@ import nbmf
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels for a GPU are then interpreted, where Triton is installed
 
-IN_MEMORY = "/dev/shm"
+IN_MEMORY, MADE = "/dev/shm", None
 if "TMPDIR" not in os.environ and os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free > 2e9:
     # models and checkpoints are forced to the disk a thousand times, which takes a minute where others write, too
-    os.environ["TMPDIR"] = tempfile.tempdir = IN_MEMORY
+    os.environ["TMPDIR"] = tempfile.tempdir = MADE = tempfile.mkdtemp(prefix="nbmf-tests-", dir=IN_MEMORY)
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # numba's cache is no place where two may write: one's loops can be stored under the other's types
@@ -59,6 +59,12 @@ class Turns:
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):  # one of several
         config.pluginmanager.register(Turns())
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(exitstatus: int) -> None:
+    if MADE and exitstatus == 0:  # else somebody may want to look
+        shutil.rmtree(MADE, ignore_errors=True)
 
 
 def gpus(*, interpreted: bool = True) -> list[Any]:

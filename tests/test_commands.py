@@ -342,7 +342,7 @@ import threading
 import nbmf.reading
 from nbmf.cli import main
 
-def interrupted(path, memory=None):
+def interrupted(*settings):
     threading.Thread(target=threading.Event().wait).start()
     raise KeyboardInterrupt
 
