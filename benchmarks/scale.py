@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 import time
 from functools import lru_cache
 from importlib.util import find_spec
@@ -52,17 +54,20 @@ Points = dict[str, list[dict[str, float]]]
 
 
 @lru_cache(2)
-def data(n_users: int, n_items: int, n_draws: int) -> sp.csr_array:
-    """Make counts, and keep the last ones: components and clusters change nothing in them."""
+def data(name: str, n_users: int, n_items: int, n_draws: int) -> sp.csr_array:
+    """Make counts, where it is fast, and keep the last ones: components and clusters change nothing in them."""
+    if name == "gpu":
+        from gpu import simulate
+
+        return simulate(n_users, n_items, n_draws)
     return popular_counts(n_users, n_items, n_draws)
 
 
-def there() -> dict[str, Backend]:
-    """Return the backends that run here."""
-    found = {}
-    if find_spec("numba"):  # make_backend imports it for either
-        found |= {name: make_backend(name) for name in ("reference", "cpu")}
-    if find_spec("torch"):
+def there(wanted: list[str]) -> dict[str, Backend]:
+    """Return those backends that run here."""
+    on_host = [name for name in ("reference", "cpu") if name in wanted and find_spec("numba")]  # which either imports
+    found = {name: make_backend(name) for name in on_host}
+    if "gpu" in wanted and find_spec("torch"):
         import torch
 
         if torch.cuda.is_available():
@@ -72,7 +77,7 @@ def there() -> dict[str, Backend]:
 
 def sweep(name: str, backend: Backend, sizes: dict[str, int]) -> dict[str, float]:
     """Return the sizes with the median seconds of a tied sweep, by the clock and by the processor for each thread."""
-    matrix = data(sizes["users"], sizes["items"], sizes["non-zeros"])
+    matrix = data(name, sizes["users"], sizes["items"], sizes["non-zeros"])
     counts, rng = Counts.of(matrix, np.dtype(np.float32)), np.random.RandomState(0)
     W, H = (rng.gamma(1, 1, (n, sizes["components"])).astype(np.float32) for n in matrix.shape)
     ties = Ties(rng.randint(sizes["clusters"], size=len(H)).astype(np.int32), sizes["clusters"])
@@ -138,10 +143,11 @@ def ten_million() -> None:
     import nbmf
 
     matrix = popular_counts(200_000, 60_000, 10_450_000)
-    counted = nbmf.Interactions.from_matrix(matrix.astype(np.int32))
-    Path("/proc/self/clear_refs").write_text("5")  # from here a new peak counts
+    positions = (values.astype(np.int32) for values in (matrix.indices, matrix.indptr))
+    matrix = sp.csr_array((matrix.data.astype(np.int32), *positions), shape=matrix.shape)
+    counted = nbmf.Interactions(np.arange(matrix.shape[0]), np.arange(matrix.shape[1]), matrix)
     given = matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes
-    del matrix
+    Path("/proc/self/clear_refs").write_text("5")  # from here a new peak counts
     ends: list[tuple[float, float]] = []
     model = nbmf.NBMF(50, exposure="tied", random_state=0, max_iter=8, tol=0, backend="cpu")
     model.fit(counted, callbacks=[lambda snapshot: ends.append((time.perf_counter(), time.process_time()))])
@@ -192,10 +198,12 @@ def main() -> None:
     if chosen.draw:
         draw(chosen.draw[0], chosen.draw[1:])
         return
-    backends = {name: backend for name, backend in there().items() if not chosen.only or name in chosen.only}
-    if find_spec("numba") and (not chosen.only or "ten" in chosen.only):
+    wanted = chosen.only or ["ten", *BASES]
+    if wanted == ["ten"]:
         ten_million()
-    found = {name: growth(name, backend) for name, backend in backends.items()}
+    elif "ten" in wanted and find_spec("numba"):  # in a process of its own, whose memory is that of a fit
+        subprocess.run([sys.executable, __file__, "--only", "ten"], check=True)
+    found = {name: growth(name, backend) for name, backend in there(wanted).items()}
     if chosen.points:
         chosen.points.write_text(json.dumps(found, indent=1))
 

@@ -30,9 +30,17 @@ def counts_file(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def started():
+    """A cluster, and the seconds until its workers were there: two or three, on a machine with nothing else to do."""
+    begun = time.perf_counter()
     with nbmf.distributed.local_cluster(2) as found:
-        yield found
+        found.wait_for_workers(2)
+        yield found, time.perf_counter() - begun
+
+
+@pytest.fixture(scope="module")
+def cluster(started):
+    return started[0]
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +137,8 @@ def test_a_killed_worker_changes_nothing(counts_file, cluster, client, plain):
 
 
 @pytest.mark.alone
-def test_a_task_that_always_kills_is_named(counts_file, client):
+def test_a_task_that_always_kills_is_named(counts_file, client, started):
+    """Within 10 seconds; on a busy machine, where workers start slowly, one that starts anew has the time it needs."""
     matrix = nbmf.open_counts(counts_file).matrix
     parts = cut_users(counts_file, matrix, 3, np.dtype(np.float32))
     parts[1] = kill_workers.Deadly(**parts[1].__dict__)
@@ -137,7 +146,7 @@ def test_a_task_that_always_kills_is_named(counts_file, client):
     items, begun = Point(np.ones((matrix.shape[1], 2), np.float32)), time.perf_counter()
     with pytest.raises(WorkersKilledError, match=r"part 1 \(users .*died"):
         backend.expect(Counts.of(matrix, np.dtype(np.float32)), users, items, Poisson(), None)
-    assert time.perf_counter() - begun < 10
+    assert time.perf_counter() - begun < max(10, 2 * started[1])
 
 
 def test_a_fit_goes_on_from_its_checkpoint(counts_file, client, plain, tmp_path):

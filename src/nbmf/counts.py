@@ -35,10 +35,10 @@ class Counts:
         """Lay out a canonical matrix both ways; what `unknown` stores, counts or not, is left out of the likelihood."""
         if unknown is not None and unknown.nnz:
             matrix = _with_unknown(matrix, unknown)
-        by_user = sp.csr_array(
-            (matrix.data.astype(dtype, copy=False), matrix.indices, matrix.indptr), shape=matrix.shape
-        )
-        return cls(by_user)
+        positions = matrix.indices, matrix.indptr
+        if max(matrix.nnz, *matrix.shape) < 2**31:  # SciPy often has 8 bytes for what fits into 4: half of every walk
+            positions = tuple(values.astype(np.int32, copy=False) for values in positions)
+        return cls(sp.csr_array((matrix.data.astype(dtype, copy=False), *positions), shape=matrix.shape))
 
     @cached_property
     def by_item(self) -> tuple[sp.csr_array, ...]:

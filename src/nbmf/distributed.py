@@ -9,6 +9,7 @@ killed is replaced, its tasks are done anew, and the result is the same to the b
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -39,6 +40,8 @@ Future = Any
 Model = TypeVar("Model", bound=CountFactorization)
 
 NONZEROS_PER_PART = 2_000_000
+ALWAYS_WORTH = 16  # parts, however much each has to say of the items
+ADDED_AT_ONCE = 4  # sums over parts
 PATIENCE = 30  # seconds without any worker
 # Ctrl-C reaches all processes of a terminal; the driver keeps the last sweep and ends the workers
 DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
@@ -82,7 +85,7 @@ def fit(
     _check(model, n_workers, n_parts)
     with _compact(source, folder, memory_limit, client) as path, _connected(client, n_workers) as connected:
         data = open_counts(path)
-        size = n_parts or max(2, -(-data.nnz // NONZEROS_PER_PART))
+        size = n_parts or default_parts(data.nnz, data.n_items * model.n_components)
         unknown = take_unknown(options.get("unknown"), data.users, data.items)
         parts = cut_users(path, data.matrix, size, np.dtype(model.dtype), getattr(model, "binarize", False), unknown)
         backend = Cluster(connected, tuple(parts), Cpu(model.n_threads or 1))
@@ -91,6 +94,18 @@ def fit(
         finally:
             backend.forget()
     return model
+
+
+def default_parts(nnz: int, item_entries: int) -> int:
+    """Return how many parts to cut users with so many counts into: whatever the workers, so that the bits are the same.
+
+    Each part has sums for all entries of the items' factor, which should not outweigh its counts.
+
+    >>> default_parts(10_000_000, 60_000 * 50), default_parts(10**9, 10**6 * 50)
+    (5, 40)
+    """
+    most = max(ALWAYS_WORTH, 2 * nnz // max(item_entries, 1))
+    return max(2, min(most, -(-nnz // NONZEROS_PER_PART)))
 
 
 def _check(model: CountFactorization, n_workers: int, n_parts: int | None) -> None:
@@ -190,7 +205,8 @@ class Cluster(OnHost):
         for part, data, found in zip(self.parts, self._counts, expectation.found, strict=True):
             means = self._send(Point(users.mean[part.start : part.stop]))
             tasks.append(self._submit("sum", part, _sum_items, self.passes, data, found, means))
-        return _added(self._gather(tasks))
+        (total,) = self._gather([self._reduced(tasks)])
+        return Sums(*(values.astype(users.mean.dtype) for values in total))
 
     def slopes(
         self, counts: Counts, expectation: SpreadExpectation, group: str
@@ -220,6 +236,18 @@ class Cluster(OnHost):
     def _counts(self) -> list[Future]:
         return [self._submit("load", part, _load, part) for part in self.parts]
 
+    def _reduced(self, sums: Sequence[Future]) -> Future:
+        """Add up the sums of all parts on the workers, some neighbours at a time: here only the total arrives.
+
+        Which are added to which depends on nothing but their number, so the bits do not either.
+        """
+        parts = self.parts
+        while len(sums) > 1:
+            groups = range(0, len(sums), ADDED_AT_ONCE)
+            sums = [self._submit("add", parts[k], _added, *sums[k : k + ADDED_AT_ONCE]) for k in groups]
+            parts = parts[::ADDED_AT_ONCE]
+        return sums[0]
+
     def _submit(self, what: str, part: Part, function: Any, *arguments: Any) -> Future:
         key = f"nbmf-{what}-{part.number}-{os.urandom(8).hex()}"
         return self.client.submit(function, *arguments, key=key, pure=False)
@@ -236,10 +264,10 @@ class Cluster(OnHost):
             self._wait(tasks)
             found: list[Any] = self.client.gather(list(tasks))
         except distributed.KilledWorker as error:
-            distributed.wait(tasks)
-            failed = [part for part, task in zip(self.parts, tasks, strict=True) if task.status == "error"]
+            number = re.match(r"nbmf-[a-z]+-([0-9]+)-", error.task)  # as `_submit` names tasks
+            failed = self.parts[int(number[1])] if number else "the factors on their way"
             raise WorkersKilledError(
-                f"{' and '.join(map(str, failed))}: every worker that took its task died ({error.task}; the last at "
+                f"{failed}: every worker that took its task died ({error.task}; the last at "
                 f"{error.last_worker.address}). Most often they run out of memory: give them more, or ask for more "
                 f"parts than {len(self.parts)}"
             ) from error
@@ -287,14 +315,13 @@ def _slopes(passes: Cpu, counts: Counts, found: SparseExpectation, group: str) -
     return passes.slopes(counts, found, group)
 
 
-def _added(parts: Sequence[Sums]) -> Sums:
+def _added(first: Sums, *others: Sums) -> Sums:
     """Add up, in the order of the parts and in double precision."""
-    dtype = parts[0].allocated.dtype
-    allocated, exposed = (values.astype(np.float64) for values in parts[0])
-    for part in parts[1:]:
+    allocated, exposed = (values.astype(np.float64) for values in first)
+    for part in others:
         allocated += part.allocated
         exposed += part.exposed
-    return Sums(allocated.astype(dtype), exposed.astype(dtype))
+    return Sums(allocated, exposed)
 
 
 def _stacked(sums: Sequence[Sums]) -> Sums:

@@ -185,9 +185,10 @@ def _sweep(matrix: sp.csr_array, sizes: Sizes, backend: Backend) -> Callable[[],
 def _bytes(found: Interactions) -> int:
     """What the counts and the ids take as they were read."""
     matrix = found.matrix
-    return int(matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes) + sum(
-        map(_bytes_of_ids, (found.users, found.items))
-    )
+    positions = matrix.indices.nbytes + matrix.indptr.nbytes
+    if matrix.indices.itemsize == 8:  # `Counts` has them in half the bytes
+        positions += positions // 2
+    return int(matrix.data.nbytes + positions) + sum(map(_bytes_of_ids, (found.users, found.items)))
 
 
 def _bytes_of_ids(ids: Ids) -> int:
