@@ -245,12 +245,13 @@ def test_memory_grows_with_every_size(sizes):
 @given(SIZES, st.integers(4 * 10**8, 10**11))
 def test_as_many_machines_as_are_needed(sizes, memory):
     """Each has room, and with one less it would not."""
-    n = sizes.machines(memory)
+    n, needed = sizes.machines(memory), {m: sizes.memory_of_worker(m) for m in range(2, sizes.parts + 1)}
+    needed[1] = sum(sizes.memory().values())
     if n is None:
-        assert sizes.memory_of_worker(sizes.n_users) > memory  # whose users are one each
+        assert min(needed.values()) > memory
         return
-    assert sizes.memory_of_worker(n) <= memory
-    assert n == 1 or sizes.memory_of_worker(n - 1) > memory
+    assert needed[n] <= memory
+    assert n == 1 or needed[n - 1] > memory
 
 
 @given(st.integers(1, 1000), st.integers(1, 1000), st.integers(0, 10**6), st.floats(0, 10), st.floats(1e-6, 1))

@@ -32,6 +32,7 @@ from nbmf.factors import Factor, Gamma, Point, Prior
 from nbmf.interactions import Interactions
 from nbmf.likelihood import Likelihood
 from nbmf.parts import Part, cut_users
+from nbmf.planning import Sizes
 from nbmf.ties import Ties
 
 Array = NDArray[np.floating[Any]]
@@ -39,8 +40,6 @@ Client = Any  # a distributed.Client; dask is optional
 Future = Any
 Model = TypeVar("Model", bound=CountFactorization)
 
-NONZEROS_PER_PART = 2_000_000
-ALWAYS_WORTH = 16  # parts, however much each has to say of the items
 ADDED_AT_ONCE = 4  # sums over parts
 PATIENCE = 30  # seconds without any worker
 # Ctrl-C reaches all processes of a terminal; the driver keeps the last sweep and ends the workers
@@ -85,7 +84,7 @@ def fit(
     _check(model, n_workers, n_parts)
     with _compact(source, folder, memory_limit, client) as path, _connected(client, n_workers) as connected:
         data = open_counts(path)
-        size = n_parts or default_parts(data.nnz, data.n_items * model.n_components)
+        size = n_parts or Sizes(data.n_users, data.n_items, data.nnz, model.n_components).parts
         unknown = take_unknown(options.get("unknown"), data.users, data.items)
         parts = cut_users(path, data.matrix, size, np.dtype(model.dtype), getattr(model, "binarize", False), unknown)
         backend = Cluster(connected, tuple(parts), Cpu(model.n_threads or 1))
@@ -94,18 +93,6 @@ def fit(
         finally:
             backend.forget()
     return model
-
-
-def default_parts(nnz: int, item_entries: int) -> int:
-    """Return how many parts to cut users with so many counts into: whatever the workers, so that the bits are the same.
-
-    Each part has sums for all entries of the items' factor, which should not outweigh its counts.
-
-    >>> default_parts(10_000_000, 60_000 * 50), default_parts(10**9, 10**6 * 50)
-    (5, 40)
-    """
-    most = max(ALWAYS_WORTH, 2 * nnz // max(item_entries, 1))
-    return max(2, min(most, -(-nnz // NONZEROS_PER_PART)))
 
 
 def _check(model: CountFactorization, n_workers: int, n_parts: int | None) -> None:

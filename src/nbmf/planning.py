@@ -14,7 +14,9 @@ from nbmf.counts import BLOCK_ON_DEVICE, BLOCK_USERS
 
 # bytes of Python and the packages of a fit; compiling the loops, once after an installation, takes so many more
 INTERPRETER, COMPILING = 350_000_000, 100_000_000
-MOST_MACHINES = 10_000
+NONZEROS_PER_PART = 2_000_000
+ON_THE_WAY = 4  # times each array is there on several machines, old, new, sent and received: docs/scale.md
+ALWAYS_WORTH = 16  # parts, however much each has to say of the items
 
 
 @dataclass(frozen=True)
@@ -63,38 +65,59 @@ class Sizes:
         table["allocations and exposures"] = latent
         return {"Python": INTERPRETER} | table | {"what the allocator keeps": sum(table.values()) // 4}
 
+    @property
+    def parts(self) -> int:
+        """How many parts several machines cut the users into: whatever their number, so that the bits are the same.
+
+        Each part has sums for all entries of the items' factor, which should not outweigh its counts.
+
+        >>> Sizes(200_000, 60_000, 10_000_000, 50).parts, Sizes(20_000_000, 1_000_000, 10**9, 50).parts
+        (5, 40)
+        """
+        most = max(ALWAYS_WORTH, 2 * self.nnz // (self.n_items * self.n_components))
+        return max(2, min(most, -(-self.nnz // NONZEROS_PER_PART)))
+
     def memory_of_worker(self, n_machines: int, given: int = 0) -> int:
-        """Return the bytes that each of several machines holds, which share the users and the data as they are given.
+        """Return the bytes that each of several machines holds, which share the parts and the data as they are given.
+
+        A part has its own copy of the items' means and geometric means, and its sums for them, until all is added up.
 
         given : bytes of those data
         """
-        users, nnz, data = (-(-n // n_machines) for n in (self.n_users, self.nnz, given))
-        return data + sum(replace(self, n_users=users, nnz=nnz).memory().values())
+        size, K = np.dtype(self.dtype).itemsize, self.n_components
+        users, nnz, data, parts = (-(-n // n_machines) for n in (self.n_users, self.nnz, given, self.parts))
+        table = replace(self, n_users=users, nnz=nnz).memory()
+        arrays = sum(table[name] for name in ("counts", "transpose", "allocations and exposures"))
+        arrays += size * K * (4 * users + (2 + 4 * parts) * self.n_items)
+        return INTERPRETER + data + ON_THE_WAY * arrays
 
     def memory_of_driver(self) -> int:
         """Return the bytes that the process holds which updates all factors for several machines, beside the data."""
         size = np.dtype(self.dtype).itemsize
         sums = 2 * size * (self.n_users + self.n_items) * self.n_components  # as they come in, and put together
         arrays = size * self.nnz + self._factors + 2 * sums
-        return INTERPRETER + arrays + arrays // 4
+        return INTERPRETER + ON_THE_WAY * arrays
 
     def machines(self, memory: int, given: int = 0) -> int | None:
         """Return how many machines with so many bytes hold a fit; None if none do, since each has all the items.
 
         >>> Sizes(10_000_000, 100_000, 500_000_000, 50).machines(16 * 10**9)
-        3
+        11
         """
-        fitting = (n for n in range(1, MOST_MACHINES) if self.memory_of_worker(n, given) <= memory)
+        if given + sum(self.memory().values()) <= memory:
+            return 1
+        fitting = (n for n in range(2, self.parts + 1) if self.memory_of_worker(n, given) <= memory)
         return next(fitting, None)
 
-    def moved(self, n_machines: int) -> int:
-        """Return the bytes that pass through the driver in a sweep on several machines.
+    @property
+    def moved(self) -> int:
+        """How many bytes pass through the driver in a sweep on several machines.
 
         Users' means and geometric means go to the workers, both sums come back and the new means go; items' means and
-        geometric means go to every worker and both sums come back from each.
+        geometric means go once, to be passed on, and both sums come back, added up in double precision.
         """
         size, K = np.dtype(self.dtype).itemsize, self.n_components
-        return size * K * (5 * self.n_users + 4 * self.n_items * n_machines)
+        return K * (5 * size * self.n_users + (2 * size + 16) * self.n_items)
 
     @property
     def _factors(self) -> int:
