@@ -175,10 +175,12 @@ def draw(path: str, files: list[str]) -> None:
     figure, axes = plt.subplots(1, len(NAMES), figsize=(11, 2.9), sharey=True, layout="constrained")
     for axis, what in zip(axes, NAMES, strict=True):
         for name, points in found.items():
+            if what not in points:
+                continue
             color, marker, line = STYLES[name]
             x, y = ([point[key] for point in points[what]] for key in (what, "seconds"))
             axis.loglog(x, y, color=color, marker=marker, linestyle=line, markersize=4, label=name)
-            axis.annotate(f"^{exponent(points[what], what):.2f}", (x[-1], y[-1]), xytext=(2, 5),
+            axis.annotate(f"$x^{{{exponent(points[what], what):.2f}}}$", (x[-1], y[-1]), xytext=(2, 5),
                           textcoords="offset points", ha="center", color=color)  # fmt: skip
         axis.set_xlabel("non-zeros, 25 a user" if what == "non-zeros" else what)
         axis.margins(x=0.15, y=0.12)
