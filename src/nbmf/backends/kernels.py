@@ -20,7 +20,7 @@ from numba.extending import intrinsic
 from nbmf.backends.elementary import exp, log, log1p
 
 RUN = 128
-AHEAD = 16  # non-zeros between asking for a factor row and using it
+AHEAD = 32  # non-zeros between asking for a factor row and using it (16: 5 % slower; 48: 2 %)
 CACHE_LINE = 64
 HALF_LN_2PI = 0.9189385332046727
 
@@ -354,9 +354,9 @@ def sum_rows(  # type: ignore[no-untyped-def]
             row_allocated[:] = zero
             row_exposed[:] = zero
             for p in range(run, min(run + RUN, last)):
-                ahead, user = order[min(p + 2 * AHEAD, end)], indices[p]
+                ahead, user = order[min(p + AHEAD, end)], indices[p]
                 _prefetch(shares, ahead)
-                _fetch(users, indices[min(p + AHEAD, end)], line)
+                _fetch(users, indices[min(p + AHEAD // 2, end)], line)
                 share = shares[order[p]]
                 for k in range(n_components):
                     row_allocated[k] += share * users[user, 0, k]
