@@ -70,9 +70,9 @@ def fit(
     source : a file that `nbmf.store_counts` has written; or whatever that can read, a folder of parquet parts among it;
         or a dask data frame of such rows, whose columns are recognised by their names
     client : of the cluster to use; by default one with `n_workers` processes on this machine, for this fit alone
-    n_parts : how many parts the users are cut into; by default one for two million counts, and two at least. With the
-        same parts, any number of workers gives the same result to the bit. A worker does as many parts at a time as it
-        has threads; the model's `n_threads` is for each of them, 1 by default.
+    n_parts : how many parts the users are cut into; by default one for two million counts, for more where there are
+        many items, and two at least. With the same parts, any number of workers gives the same result to the bit. A
+        worker does as many parts at a time as it has threads; the model's `n_threads` is for each of them, 1 by default
     folder : where the compact file goes if there is none yet; the workers of every machine must see it under this name
     memory_limit : what reading may take here
     options : of `fit`: unknown, callbacks, stopping, checkpoint, checkpoint_every, resume

@@ -74,7 +74,7 @@ class Sizes:
         >>> Sizes(200_000, 60_000, 10_000_000, 50).parts, Sizes(20_000_000, 1_000_000, 10**9, 50).parts
         (5, 40)
         """
-        most = max(ALWAYS_WORTH, 2 * self.nnz // (self.n_items * self.n_components))
+        most = max(ALWAYS_WORTH, 2 * self.nnz // max(1, self.n_items * self.n_components))
         return max(2, min(most, -(-self.nnz // NONZEROS_PER_PART)))
 
     def memory_of_worker(self, n_machines: int, given: int = 0) -> int:
