@@ -191,16 +191,16 @@ import nbmf
 def bytes_of(name):
     return next(1024 * int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name))
 
-def fit(n_users, n_items, per_user, n_components):
+def fit(n_users, n_items, per_user, n_components, accelerate):
     rng = np.random.default_rng(0)
     width = n_items // per_user
     indices = (rng.integers(0, width, (n_users, per_user)) + np.arange(per_user) * width).ravel().astype(np.int32)
     indptr = np.arange(0, n_users * per_user + 1, per_user, dtype=np.int32)
     matrix = sp.csr_array((np.ones(len(indices), np.int32), indices, indptr), shape=(n_users, n_items))
     data = nbmf.Interactions(np.arange(n_users), np.arange(n_items), matrix)
-    nbmf.NBMF(n_components, exposure="tied", random_state=0, max_iter=3, tol=0).fit(data)
+    nbmf.NBMF(n_components, exposure="tied", random_state=0, max_iter=4, tol=0, accelerate=accelerate > 0).fit(data)
 
-fit(500, 100, 5, 2)  # imports everything, and compiles what was not yet compiled
+fit(500, 100, 5, 2, 0)  # imports everything, and compiles what was not yet compiled
 print(bytes_of("VmHWM"))
 open("/proc/self/clear_refs", "w").write("5")  # from here a new peak counts
 before = bytes_of("VmRSS")
@@ -210,17 +210,18 @@ print(bytes_of("VmHWM") - before)
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="measures memory as Linux tells it")
-def test_the_memory_of_a_fit_is_as_stated():
+@pytest.mark.parametrize("accelerate", [False, True])
+def test_the_memory_of_a_fit_is_as_stated(accelerate):
     """Of Python and of the data, each at most what was stated; not less than half of it.
 
     Not by rusage: its peak of a process is at least that of the process that started it.
     """
     n_users, n_items, per_user, K = 100_000, 8000, 20, 30
-    command = [sys.executable, "-c", FIT, *map(str, (n_users, n_items, per_user, K))]
+    command = [sys.executable, "-c", FIT, *map(str, (n_users, n_items, per_user, K, int(accelerate)))]
     done = subprocess.run(command, capture_output=True, check=True)
     interpreter, arrays = map(int, done.stdout.split())
     nnz = n_users * per_user
-    stated = Sizes(n_users, n_items, nnz, K).memory()
+    stated = Sizes(n_users, n_items, nnz, K, accelerate=accelerate).memory()
     python = stated.pop("Python")
     assert 0.5 * python < interpreter <= python + COMPILING  # where no test before has compiled the loops
     assert 0.5 * sum(stated.values()) < arrays - 8 * nnz <= sum(stated.values())

@@ -76,10 +76,11 @@ class Alone(Cluster):
         return tasks
 
 
+@pytest.mark.parametrize("first_unknown", [0, 20])
 @pytest.mark.parametrize("n_clusters", [0, 4])
 @pytest.mark.parametrize("law", [Poisson(), NegativeBinomial(0.7), NegativeBinomial(np.linspace(0.3, 2, 30)[:, None])])
-def test_three_shards_are_one(law, n_clusters, tmp_path):
-    """Sums, log-evidence and slopes of parts add up to those of the whole, with cells left out."""
+def test_three_shards_are_one(law, n_clusters, first_unknown, tmp_path):
+    """Sums, log-evidence and slopes of parts add up to those of the whole, with cells left out of all or the last."""
     matrix = sp.coo_array(small_matrix())
     frame = nbmf.Interactions.from_arrays(*matrix.coords, matrix.data)  # ids as in the file, which has no empty rows
     import pandas as pd
@@ -93,7 +94,7 @@ def test_three_shards_are_one(law, n_clusters, tmp_path):
     if np.ndim(law.concentration):
         law = NegativeBinomial(law.concentration[: shape[0]])
     users, items = (Point(rng.gamma(1, 1, (n, 3))) for n in shape)
-    unknown = sp.csr_array(rng.random(shape) < 0.1)
+    unknown = sp.csr_array((rng.random(shape) < 0.1) & (np.arange(shape[0])[:, None] >= first_unknown))
     ties = nbmf.ties.Ties(rng.integers(0, 4, shape[1]).astype(np.int32), 4) if n_clusters else None
     counts = Counts.of(data.matrix, np.dtype(np.float64), unknown)
     parts = cut_users(tmp_path / "c", data.matrix, 3, np.dtype(np.float64), unknown=unknown)

@@ -307,7 +307,7 @@ def _added(first: Sums, *others: Sums) -> Sums:
     allocated, exposed = (values.astype(np.float64) for values in first)
     for part in others:
         allocated += part.allocated
-        exposed += part.exposed
+        exposed = exposed + part.exposed  # one row for all items, or one for each where cells are unknown
     return Sums(allocated, exposed)
 
 

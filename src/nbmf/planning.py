@@ -16,6 +16,7 @@ from nbmf.counts import BLOCK_ON_DEVICE, BLOCK_USERS
 INTERPRETER, COMPILING = 350_000_000, 100_000_000
 NONZEROS_PER_PART = 2_000_000
 ON_THE_WAY = 4  # times each array is there on several machines, old, new, sent and received: docs/scale.md
+PARAMETERS_KEPT = 4  # of three sweeps, and those extrapolated from them
 ALWAYS_WORTH = 16  # parts, however much each has to say of the items
 
 
@@ -24,6 +25,7 @@ class Sizes:
     """What the cost of a fit depends on.
 
     exposure : "tied", "exact", or None for Poisson, which has none
+    accelerate : whether steps are extrapolated, from the parameters of some sweeps before
     """
 
     n_users: int
@@ -33,6 +35,7 @@ class Sizes:
     exposure: str | None = "tied"
     n_clusters: int = 64
     dtype: str = "float32"
+    accelerate: bool = False
 
     @property
     def products(self) -> float:
@@ -63,6 +66,8 @@ class Sizes:
         table = {"counts": N * size, "transpose": 8 * N + 4 * n_blocks * (I + 1)}
         table["factors before and after"] = self._factors
         table["allocations and exposures"] = latent
+        if self.accelerate:
+            table["sweeps before"] = PARAMETERS_KEPT * 2 * size * (U + I) * K
         return {"Python": INTERPRETER} | table | {"what the allocator keeps": sum(table.values()) // 4}
 
     @property
