@@ -322,13 +322,18 @@ def test_odd_data_get_answers_or_sentences(split):
     assert np.all(model.similar_items(0, n=20).similarity > 0)
 
 
-def test_a_stop_is_prompt():
+@pytest.mark.parametrize("interrupts", [True, False])
+def test_a_stop_is_prompt(interrupts):
+    """Also where a library has had signals restart what they interrupt."""
     p = problem(np.random.RandomState(0).poisson(0.2, (3000, 400)), dtype=np.float32)
     run(p, 1)  # compiled
     for n_neighbors in (None, 399):
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.siginterrupt(signal.SIGINT, interrupts)
         Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
             run(p, 100_000, n_neighbors)  # for hours
+        signal.signal(signal.SIGINT, handler)
 
 
 def test_a_stop_while_work_is_handed_out_is_prompt(monkeypatch):

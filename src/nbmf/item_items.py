@@ -11,7 +11,7 @@ the objective: the log-likelihood of the targets t, less ρ ΣB.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -262,6 +262,10 @@ class _Fit:
             try:  # Ctrl-C may come while the jobs are handed out: the first is at work by then
                 waiting = [pool.submit(job, first) for first in range(0, n_items, step)]
                 for n, done in enumerate(waiting, 1):
+                    # not for ever at once: where a library has signals restart what they interrupt (SA_RESTART, as
+                    # polars does), Python hears of Ctrl-C only when the waiting ends
+                    while not wait([done], timeout=0.2).done:
+                        pass
                     done.result()
                     self.report(min(n * step, n_items), n_items)
             except BaseException:
