@@ -76,10 +76,10 @@ class Alone(Cluster):
         return tasks
 
 
-@pytest.mark.parametrize("first_unknown", [0, 20])
+@pytest.mark.parametrize(("n_parts", "first_unknown"), [(3, 0), (11, 20)])
 @pytest.mark.parametrize("n_clusters", [0, 4])
 @pytest.mark.parametrize("law", [Poisson(), NegativeBinomial(0.7), NegativeBinomial(np.linspace(0.3, 2, 30)[:, None])])
-def test_three_shards_are_one(law, n_clusters, first_unknown, tmp_path):
+def test_parts_are_one(law, n_clusters, n_parts, first_unknown, tmp_path):
     """Sums, log-evidence and slopes of parts add up to those of the whole, with cells left out of all or the last."""
     matrix = sp.coo_array(small_matrix())
     frame = nbmf.Interactions.from_arrays(*matrix.coords, matrix.data)  # ids as in the file, which has no empty rows
@@ -97,7 +97,7 @@ def test_three_shards_are_one(law, n_clusters, first_unknown, tmp_path):
     unknown = sp.csr_array((rng.random(shape) < 0.1) & (np.arange(shape[0])[:, None] >= first_unknown))
     ties = nbmf.ties.Ties(rng.integers(0, 4, shape[1]).astype(np.int32), 4) if n_clusters else None
     counts = Counts.of(data.matrix, np.dtype(np.float64), unknown)
-    parts = cut_users(tmp_path / "c", data.matrix, 3, np.dtype(np.float64), unknown=unknown)
+    parts = cut_users(tmp_path / "c", data.matrix, n_parts, np.dtype(np.float64), unknown=unknown)
     assert [part.start for part in parts[1:]] == [part.stop for part in parts[:-1]]
     found = []
     for backend in (Alone(Immediate(), tuple(parts)), Cpu()):
@@ -188,11 +188,20 @@ def test_a_file_that_was_replaced_or_is_not_there(counts_file, tmp_path):
         ({"backend": "gpu"}, {}, "backend is 'gpu'; workers compute on their CPUs"),
         ({}, {"n_workers": 0}, "n_workers is 0; it must be a whole number from 1"),
         ({}, {"n_parts": 0}, "n_parts is 0"),
+        ({"n_components": 0}, {}, "n_components is 0"),
     ],
 )
 def test_settings_that_cannot_be(counts_file, model, options, message):
     with pytest.raises(ValueError, match=message):
-        nbmf.distributed.fit(nbmf.PoissonMF(2, **model), counts_file, **options)
+        nbmf.distributed.fit(nbmf.PoissonMF(**{"n_components": 2} | model), counts_file, **options)
+
+
+def test_models_and_data_that_cannot_be(counts_file, tmp_path):
+    with pytest.raises(TypeError, match="the model is a NBSLIM; several machines fit NBMF and PoissonMF"):
+        nbmf.distributed.fit(nbmf.NBSLIM(), counts_file)
+    (tmp_path / "plays.tsv").write_text("ann\tjazz\t0\n")
+    with pytest.raises(ValueError, match="no count is above 0"):
+        nbmf.distributed.fit(nbmf.NBMF(2), tmp_path / "plays.tsv")
 
 
 def test_other_collections_are_refused(client):

@@ -70,6 +70,13 @@ def test_machines_of_other_sizes(plays, quick):
     assert "machines of 2 GB" in typed(plays, "--memory", "2GB").stdout
 
 
+def test_several_machines_have_a_driver():
+    sizes = Sizes(10_000_000, 100_000, 500_000_000, 50)
+    few = {"exposure": "tied", "backend": "cpu", "seconds a sweep": 1.0, "memory": 1e9, "memory of a GPU": 1e9}
+    row = plan._row(few | {"machines": 11, "memory of the driver": sizes.memory_of_driver()})
+    assert row[-1] == f"11, and {sizes.memory_of_driver() / 1e9:.1f} GB for their driver"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

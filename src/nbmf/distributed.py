@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib import import_module
@@ -82,8 +82,12 @@ def fit(
     the model, fitted. Checkpoints are written here, so a fit whose workers are all gone can be resumed.
     """
     _check(model, n_workers, n_parts)
-    with _compact(source, folder, memory_limit, client) as path, _connected(client, n_workers) as connected:
+    with ExitStack() as stack:
+        path = stack.enter_context(_compact(source, folder, memory_limit, client))
         data = open_counts(path)
+        if not data.nnz:
+            raise ValueError(f"{os.fspath(path)}: no count is above 0, so there is nothing to learn from")
+        connected = stack.enter_context(_connected(client, n_workers))
         size = n_parts or Sizes(data.n_users, data.n_items, data.nnz, model.n_components).parts
         unknown = take_unknown(options.get("unknown"), data.users, data.items)
         parts = cut_users(path, data.matrix, size, np.dtype(model.dtype), getattr(model, "binarize", False), unknown)
@@ -96,6 +100,9 @@ def fit(
 
 
 def _check(model: CountFactorization, n_workers: int, n_parts: int | None) -> None:
+    if not isinstance(model, CountFactorization):
+        raise TypeError(f"the model is a {type(model).__name__}; several machines fit NBMF and PoissonMF")
+    model._check_settings()
     for name, value in (("n_workers", n_workers), ("n_parts", 1 if n_parts is None else n_parts)):
         if not isinstance(value, Integral) or value < 1:
             raise ValueError(f"{name} is {value!r}; it must be a whole number from 1")

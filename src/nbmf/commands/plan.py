@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -104,27 +105,30 @@ def _plan(found: Interactions, name: str, sizes: Sizes, machine: int) -> dict[st
     """What a fit takes, by the names that programs read."""
     from nbmf.backends import make_backend  # noqa: PLC0415
 
-    backend = make_backend("auto", None, sizes.products)
+    make = partial(make_backend, "auto", None, sizes.products)
     given = _bytes(found)
-    parts = sizes.memory()
+    parts, machines = sizes.memory(), sizes.machines(machine, given)
     return {
         "exposure": name,
-        "backend": type(backend).__name__.lower(),
-        "seconds a sweep": _predicted(found.matrix, sizes, backend),
+        "backend": type(make()).__name__.lower(),
+        "seconds a sweep": _predicted(found.matrix, sizes, make),
         "memory": sum(parts.values()) + given,
         "memory by use": parts | {"data as they were read": given},
         "memory of a GPU": sum(sizes.memory("gpu").values()),
-        "machines": sizes.machines(machine, given),
+        "machines": machines,
+        "memory of the driver": None if machines == 1 else sizes.memory_of_driver() + given,
     }
 
 
 def _row(each: dict[str, Any]) -> list[str]:
     gigabytes = (f"{each[name] / 1e9:.2f} GB" for name in ("memory", "memory of a GPU"))
     machines = "no number of them" if each["machines"] is None else f"{each['machines']:,}"
+    if each["memory of the driver"] is not None:
+        machines += f", and {each['memory of the driver'] / 1e9:.3g} GB for their driver"
     return [each["exposure"], each["backend"], f"{each['seconds a sweep']:.3g} s", *gigabytes, machines]
 
 
-def _predicted(matrix: sp.csr_array, sizes: Sizes, backend: Backend) -> float:
+def _predicted(matrix: sp.csr_array, sizes: Sizes, make: Callable[[], Backend]) -> float:
     """Time sweeps on some users and on fewer, and go on to all of them on the line through both."""
     from nbmf.planning import continued  # noqa: PLC0415
 
@@ -133,18 +137,19 @@ def _predicted(matrix: sp.csr_array, sizes: Sizes, backend: Backend) -> float:
     step = max(1, int(n_users / wanted))
     some = matrix[::step]  # users here and there: those who came first may be of another kind
     if step == 1:
-        return _timed([some], sizes, backend)[0]
+        return _timed([some], sizes, make)[0]
     fewer = some[::FEWER]
     n_fewer, n_some = fewer.shape[0], some.shape[0]
-    of_fewer, of_some = _timed([fewer, some], sizes, backend)
+    of_fewer, of_some = _timed([fewer, some], sizes, make)
     return continued((n_fewer, of_fewer), (n_some, of_some), n_users)
 
 
-def _timed(samples: list[sp.csr_array], sizes: Sizes, backend: Backend) -> list[float]:
+def _timed(samples: list[sp.csr_array], sizes: Sizes, make: Callable[[], Backend]) -> list[float]:
     """Return the seconds of a sweep of each, the fastest of many: what else runs on the machine only adds to them."""
     from nbmf.progress import Stopwatch  # noqa: PLC0415
 
-    sweeps = [_sweep(sample, sizes, backend) for sample in samples]
+    # a backend for each: a device keeps the counts of one
+    sweeps = [_sweep(sample, sizes, make()) for sample in samples]
     for sweep in sweeps:
         sweep()  # compiles, and lays out
     times: list[list[float]] = [[] for _ in samples]
