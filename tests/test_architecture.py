@@ -55,6 +55,7 @@ LAYERS = [
         "nbmf.scoring",
         "nbmf.folding",
         "nbmf.gathering",
+        "nbmf.parquet",
         "nbmf.reading",
         "nbmf.simulation",
         "nbmf.datasets",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MOST_MEMORY = "2GiB"
 _LARGEST = 2**63 - 1
 _TEXT_TYPES = {"TEXT", "VARCHAR", "ENUM"}
-_INTEGER_TYPES = {sign + size for sign in ("", "U") for size in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")}
+INTEGER_TYPES = {sign + size for sign in ("", "U") for size in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")}
 _FRACTION_TYPES = {"FLOAT", "DOUBLE", "DECIMAL"}
 _DATE_TYPES = {"DATE", "TIMESTAMP WITH TIME ZONE"} | {"TIMESTAMP" + unit for unit in ("", "_S", "_MS", "_NS")}
 _TIME_KINDS = ("integer", "number", "date")
@@ -95,6 +95,21 @@ def _limit_memory(connection: DuckDBPyConnection) -> None:
         connection.execute(f"SET memory_limit = '{MOST_MEMORY}'")
 
 
+def literal(text: str) -> str:
+    """Return SQL for a text."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def path_literal(path: str) -> str:
+    """Return SQL for the path of one file: brackets keep DuckDB from taking * ? [ in its name as a pattern."""
+    return literal(re.sub(r"([*?\[])", r"[\1]", os.path.abspath(path)))
+
+
+def identifier(name: str) -> str:
+    """Return SQL for the name of a column."""
+    return '"' + name.replace('"', '""') + '"'
+
+
 def typed_table(
     connection: DuckDBPyConnection, name: str, relation: str, position: str, named: dict[str, str | None]
 ) -> Table:
@@ -104,7 +119,7 @@ def typed_table(
     types = {column: re.sub(r"\(.*\)$", "", kind) for column, kind, *_ in described if column != position}
     types = {column: kind for column, kind in types.items() if not column.startswith("__index_level_")}
     chosen = {role: list(types)[k] for role, k in choose(name, list(types), named).items()}
-    columns = {role: ('"' + column.replace('"', '""') + '"', types[column]) for role, column in chosen.items()}
+    columns = {role: (identifier(column), types[column]) for role, column in chosen.items()}
     if connection.execute(f"SELECT 1 FROM {relation} LIMIT 1").fetchone() is None:  # then columns may have no type
         raise ReadError(f"{name}: has columns but no rows")
     return Table(name, relation, columns, position=position)
@@ -156,7 +171,7 @@ def too_many(table: Table, user: Any, item: Any) -> ReadError:
 def _id_sql(table: Table, role: str) -> str:
     """The id, NULL where there is none."""
     column, kind = table.columns[role]
-    if kind in _INTEGER_TYPES:
+    if kind in INTEGER_TYPES:
         return f"TRY_CAST({column} AS BIGINT)"
     if kind in _TEXT_TYPES:
         return f"nullif({column}::VARCHAR, '')"
@@ -173,7 +188,7 @@ def _count_sql(table: Table) -> str:
         return f"CASE WHEN regexp_full_match({text}, '[0-9]+([.]0*)?') THEN {number} END"
     if kind in _FRACTION_TYPES:
         return f"CASE WHEN {column} >= 0 AND {column} = trunc({column}) THEN {number} END"
-    if kind in _INTEGER_TYPES or kind == "BOOLEAN":
+    if kind in INTEGER_TYPES or kind == "BOOLEAN":
         return f"CASE WHEN {number} >= 0 THEN {number} END"
     raise ReadError(f"{table.name}: the count column {column} has type {kind}; turn it into whole numbers")
 
@@ -191,7 +206,7 @@ def _time_sql(table: Table) -> dict[str, str]:
         sql["integer"] = f"CASE WHEN {digits} THEN TRY_CAST({text} AS BIGINT) END"
         sql["number"] = f"CASE WHEN {number} THEN {_finite(f'TRY_CAST({text} AS DOUBLE)')} END"
         sql["date"] = f"CASE WHEN {date} THEN TRY_CAST({text} AS TIMESTAMPTZ) END"
-    elif kind in _INTEGER_TYPES:
+    elif kind in INTEGER_TYPES:
         sql["integer"] = f"TRY_CAST({column} AS BIGINT)"
     elif kind in _FRACTION_TYPES:
         sql["number"] = _finite(f"{column}::DOUBLE")

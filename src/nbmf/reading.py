@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import gzip
 import os
-import re
 import struct
 import zlib
 from collections.abc import Callable, Generator, Iterator
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nbmf.gathering import Table, connect, gather, typed_table
+from nbmf.gathering import Table, connect, gather, literal, path_literal, typed_table
 from nbmf.interactions import Interactions
 from nbmf.layout import (
     HEAD_LINES,
@@ -33,6 +32,7 @@ from nbmf.layout import (
     recognise,
     wrong_width,
 )
+from nbmf.parquet import parquet_table
 
 __all__ = ["MissingFileError", "ReadError", "read_interactions"]
 
@@ -55,9 +55,10 @@ def read_interactions(
 
     Parameters
     ----------
-    source : path to a csv, tsv, txt (also .gz, .zst) or parquet file or a folder of parquet files; or a pandas, polars,
-        pyarrow or other data frame with `__arrow_c_stream__`. Delimiter and header of a text file are recognised from
-        its first lines.
+    source : path to a csv, tsv, txt (also .gz, .zst) or parquet file, or to a folder of parquet files; or a pandas,
+        polars, pyarrow or other data frame with `__arrow_c_stream__`. Delimiter and header of a text file are
+        recognised from its first lines. Of a folder all files *.parquet are taken, but hidden ones and those whose
+        names begin with _; their columns must be the same, in any order.
     user, item, count : names of the columns; those not given are recognised by common names (user_id, song, plays,
         …), in a file without header by position. Without a count column each row counts 1.
     time : name of the column with the time of each row: numbers, dates or time stamps; in text all numbers, or all ISO
@@ -116,15 +117,7 @@ def read_table(
     packing, changed = _packing(path), os.stat(path).st_mtime_ns
     with connect(path, memory, folder) as connection:
         if packing == "parquet":
-            relation = f"read_parquet({_path_literal(path)}, file_row_number=true, hive_partitioning=false)"
-            data = collect(connection, typed_table(connection, path, relation, "file_row_number", named), None)
-        elif packing == "parts":
-            relation = f"""(SELECT * EXCLUDE (part, file_row_number),
-                printf('%s, row %d', parse_filename(part), file_row_number) AS file_row_number
-                FROM read_parquet({_parts_literal(path)}, filename='part', file_row_number=true,
-                hive_partitioning=false))"""
-            table = typed_table(connection, path, relation, "file_row_number", named)
-            data = collect(connection, table._replace(place="{} (from 0)"), None)
+            data = collect(connection, parquet_table(connection, path, named), None)
         else:
             data = _TextFile(connection, path, packing).read(named, collect)
     if os.stat(path).st_mtime_ns != changed:  # it is gone through more than once
@@ -136,11 +129,10 @@ def _packing(path: str) -> str:
     """How the file is packed, by its first bytes; a name that promises something else is an error."""
     if not os.path.exists(path):
         raise MissingFileError(f"{path}: there is no such file")
-    if os.path.isdir(path) and _parts(path):
-        return "parts"
+    if os.path.isdir(path):
+        return "parquet"
     if not os.path.isfile(path):
-        kind = "directory without parquet files" if os.path.isdir(path) else "device"
-        raise ReadError(f"{path}: is a {kind}; name one file")
+        raise ReadError(f"{path}: is a device; name one file")
     with open(path, "rb") as stream:
         start = stream.read(4)
     if not start:
@@ -152,23 +144,6 @@ def _packing(path: str) -> str:
     if promised != packing:
         raise ReadError(f"{path}: is damaged or misnamed: it does not start like a {promised} file")
     return packing
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _path_literal(path: str) -> str:
-    # brackets keep DuckDB from taking * ? [ in a file name as a pattern
-    return _literal(re.sub(r"([*?\[])", r"[\1]", os.path.abspath(path)))
-
-
-def _parts(folder: str) -> list[str]:
-    return sorted(name for name in os.listdir(folder) if name.endswith(".parquet"))
-
-
-def _parts_literal(folder: str) -> str:
-    return "[" + ", ".join(_path_literal(os.path.join(folder, name)) for name in _parts(folder)) + "]"
 
 
 class _TextFile(NamedTuple):
@@ -228,7 +203,7 @@ class _TextFile(NamedTuple):
         # One column: no line has the delimiter, or else it is an error and the file is read carefully.
         # No new_line option: with it, DuckDB 2.0 reads nothing from a file with CRLF, in silence.
         return (
-            f"read_csv({_path_literal(self.path)}, columns={{'line': 'VARCHAR'}}, auto_detect=false, header=false, "
+            f"read_csv({path_literal(self.path)}, columns={{'line': 'VARCHAR'}}, auto_detect=false, header=false, "
             f"skip={skip:d}, delim='\x1f', quote='', escape='', comment='', compression='{self.packing}', "
             f"hive_partitioning=false, strict_mode=true, null_padding=false, ignore_errors=false, "
             f"max_line_size={LONGEST_LINE})"
@@ -242,7 +217,7 @@ class _TextFile(NamedTuple):
         relation = f"(SELECT line, string_split(line, '{layout.delimiter}') AS cell FROM {lines})"
         columns = {role: (f"cell[{k + 1}]", "TEXT") for role, k in layout.columns.items()}
         sound = f"len(cell) = {layout.width} AND NOT contains(line, '\"') AND NOT contains(line, chr(0))"
-        sound += f" AND cell <> [{', '.join(map(_literal, layout.header))}]::VARCHAR[]"
+        sound += f" AND cell <> [{', '.join(map(literal, layout.header))}]::VARCHAR[]"
         columns["user"] = (f"CASE WHEN {sound} THEN {columns['user'][0]} END", "TEXT")
         return Table(self.path, relation, columns), n_rows
 
