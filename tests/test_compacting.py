@@ -121,15 +121,23 @@ def test_a_full_disk_leaves_the_old_file(plays, tmp_path, monkeypatch, step):
     assert path.read_bytes() == whole
 
 
-def test_a_database_without_room_says_where(plays, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [("OutOfMemoryException", "failed to offload data block"), ("IOException", "write: No space left on device")],
+)
+def test_a_database_without_room_says_where(plays, tmp_path, monkeypatch, kind, reason):
+    """At once: to read everything again would take long and find as little room."""
     duckdb = pytest.importorskip("duckdb")
+    tried = []
 
-    def fail(*arguments):
-        raise duckdb.OutOfMemoryException("failed to offload data block")
+    def fail(connection, table, *arguments):
+        tried.append(table.relation)
+        raise getattr(duckdb, kind)(reason)
 
     monkeypatch.setattr("nbmf.compacting.number", fail)
-    with pytest.raises(ValueError, match=f"no room for it, in memory or in {tmp_path}/.nbmf-.*failed to offload"):
+    with pytest.raises(ValueError, match=f"no room for it, in memory or in {tmp_path}/.nbmf-.*{reason}"):
         nbmf.store_counts(plays, tmp_path / "c")
+    assert len(tried) == 1
 
 
 def test_ctrl_c_leaves_nothing_behind(plays, tmp_path, monkeypatch):

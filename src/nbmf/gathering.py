@@ -79,12 +79,20 @@ def connect(name: str, memory: int | None = None, folder: str | None = None) -> 
                 yield connection
         except duckdb.Error as error:
             reason = " ".join(str(error).split())[:300]
-            if isinstance(error, duckdb.OutOfMemoryException) or "No space left" in reason:
+            if is_without_room(error):
                 raise ReadError(
                     f"{name}: the database has no room for it, in memory or in {os.path.dirname(spill)}; make room "
                     f"there, or let it take more memory ({reason})"
                 ) from error
             raise ReadError(f"{name}: cannot be read (damaged, or of a kind not known here): {reason}") from error
+
+
+def is_without_room(error: Exception) -> bool:
+    """Whether the database has filled its memory or the disk."""
+    import duckdb  # noqa: PLC0415
+
+    is_disk = isinstance(error, duckdb.Error) and "No space left" in str(error)
+    return is_disk or isinstance(error, duckdb.OutOfMemoryException)
 
 
 def _limit_memory(connection: DuckDBPyConnection) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nbmf.gathering import Table, connect, gather, literal, path_literal, typed_table
+from nbmf.gathering import Table, connect, gather, is_without_room, literal, path_literal, typed_table
 from nbmf.interactions import Interactions
 from nbmf.layout import (
     HEAD_LINES,
@@ -157,9 +157,11 @@ class _TextFile(NamedTuple):
             layout = recognise(self.path, list(islice(lines, HEAD_LINES)), named)
         try:
             return collect(self.connection, *self.fast_table(layout, n_lines))
-        except (OSError, MemoryError):  # no room: a second try would find as little
+        except (OSError, MemoryError):  # a second try would find as little
             raise
-        except Exception:  # whatever it was, a careful look names it, or finds nothing wrong
+        except Exception as error:  # whatever else it was, a careful look names it, or finds nothing wrong
+            if is_without_room(error):
+                raise
             return self.read_carefully(layout, collect)
 
     def open_bytes(self) -> Any:
