@@ -1,5 +1,6 @@
 """Counts larger than memory: the compact file is what reading and filtering in memory give; damage is refused."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -119,6 +120,27 @@ def test_a_full_disk_leaves_the_old_file(plays, tmp_path, monkeypatch, step):
         nbmf.store_counts(plays, path, min_users_per_item=2)
     assert sorted(tmp_path.iterdir()) == names
     assert path.read_bytes() == whole
+
+
+def test_a_source_that_fails_is_not_told_as_a_full_disk(plays, tmp_path, monkeypatch):
+    """Reading from a broken disk fails without the name of the file, too."""
+
+    def fail(*arguments):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("nbmf.reading._TextFile.check", fail)
+    with pytest.raises(OSError, match=r"^\[Errno 5\] Input/output error$"):
+        nbmf.store_counts(plays, tmp_path / "c")
+    assert sorted(tmp_path.iterdir()) == [plays]
+
+
+def test_a_place_where_nothing_can_be_made_is_named(plays, tmp_path, monkeypatch):
+    def fail(name, *arguments):
+        raise PermissionError(errno.EACCES, "Permission denied", name)
+
+    monkeypatch.setattr("tempfile._os.mkdir", fail)
+    with pytest.raises(StorageError, match=r"c: cannot be written \(Permission denied\).* or write elsewhere"):
+        nbmf.store_counts(plays, tmp_path / "c")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from nbmf.container import Arrays, Contents, Path, StorageError, Stream, check_place, read, write_streams
 from nbmf.gathering import Numbered, Table, number, too_many
 from nbmf.interactions import Interactions
-from nbmf.layout import ReadError
 from nbmf.packing import CHECKED_AT_A_TIME, pack_ids, unpack_cells, unpack_ids
 from nbmf.reading import read_table
 from nbmf.storage import open_as
@@ -92,11 +91,13 @@ def store_counts(
             connection.execute("""
                 CREATE OR REPLACE TEMP TABLE pairs AS SELECT users.code AS user, items.code AS item, amount
                 FROM rows JOIN users ON user_id = users.id JOIN items ON item_id = items.id""")
-            return found, _spool(connection, table, found, folder, (memory - OWN_MEMORY) // (4 * BYTES_PER_ROW))
+            with _writing(name):
+                return found, _spool(connection, table, found, folder, (memory - OWN_MEMORY) // (4 * BYTES_PER_ROW))
 
         # written when the source has been read as a whole, and was the same at the end as at the beginning
         found, spool = read_table(source, named, collect, (memory - OWN_MEMORY) // 2, folder)
-        _write(name, found, spool, *least)
+        with _writing(name):
+            _write(name, found, spool, *least)
     return open_counts(path)
 
 
@@ -116,20 +117,33 @@ def _check_room(name: str, found: Numbered, memory: int) -> None:
 
 @contextmanager
 def _working_folder(name: str) -> Iterator[str]:
-    """A folder beside the file that is to be written, for what comes in between; a full disk is told as one."""
+    """A folder beside the file that is to be written, for what comes in between."""
     place = os.path.dirname(name)
     try:
         with tempfile.TemporaryDirectory(prefix=WORKING, dir=place) as folder:
             yield folder
-    except (StorageError, ReadError):
+    except OSError as error:  # those that name nothing in it are of the source, or have been told
+        if error.filename is None or not os.fsdecode(error.filename).startswith(os.path.join(place, WORKING)):
+            raise
+        raise _unwritten(name, error) from error
+
+
+@contextmanager
+def _writing(name: str) -> Iterator[None]:
+    """Tell whatever fails as a fault of writing; numpy says of a full disk neither that nor where."""
+    try:
+        yield
+    except StorageError:
         raise
     except OSError as error:
-        if error.filename is not None and not os.fsdecode(error.filename).startswith(os.path.join(place, WORKING)):
-            raise
-        raise StorageError(
-            f"{name}: cannot be written ({error.strerror or error}); what was there is unchanged. Make room in "
-            f"{place}, or write elsewhere"
-        ) from error
+        raise _unwritten(name, error) from error
+
+
+def _unwritten(name: str, error: OSError) -> StorageError:
+    return StorageError(
+        f"{name}: cannot be written ({error.strerror or error}); what was there is unchanged. Make room in "
+        f"{os.path.dirname(name)}, or write elsewhere"
+    )
 
 
 def open_counts(path: Path) -> Interactions:
