@@ -55,6 +55,19 @@ def test_a_file_of_counts_is_its_source(plays, tmp_path, quick):
     assert [each["seconds a sweep"] for each in ours] == [each["seconds a sweep"] for each in source]
 
 
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("plan", "--user"), ("plan", "--item"), ("fit", "--user"), ("fit", "--count"), ("evaluate", "--time")],
+)
+def test_a_file_of_counts_has_no_columns_to_choose(plays, tmp_path, command, option):
+    nbmf.store_counts(plays, tmp_path / "c")
+    written = ["-o", str(tmp_path / "m")] if command == "fit" else []
+    told = CliRunner().invoke(main, [command, str(tmp_path / "c"), option, "nonsense", *written])
+    assert told.exit_code == 2
+    assert f"c: is a file that nbmf has written and has no columns to choose, so {option} nonsense" in told.stderr
+    assert not (tmp_path / "m").exists()
+
+
 def test_seconds_of_all_users_from_those_of_some(tmp_path, quick, monkeypatch):
     """Where every user has as many counts the line is met, whatever the sample."""
     data = nbmf.Interactions.from_matrix(np.ones((500, 4), np.int64))

@@ -130,6 +130,7 @@ def read_data(
     import nbmf  # noqa: PLC0415
 
     if is_compact(data):
+        _refuse_columns(data, {"--user": user, "--item": item, "--count": count, "--time": time})
         found = nbmf.open_counts(data)
     else:
         found = nbmf.read_interactions(data, user=user, item=item, count=count, time=time)
@@ -142,6 +143,16 @@ def read_data(
     if not found.nnz:
         raise ValueError(f"{data}: no count is above 0, so there is nothing to learn from")
     return found
+
+
+def _refuse_columns(data: str, given: dict[str, str | None]) -> None:
+    """Refuse to choose columns of a file that has none."""
+    options = [f"{option} {column}" for option, column in given.items() if column is not None]
+    if options:
+        raise ValueError(
+            f"{data}: is a file that nbmf has written and has no columns to choose, so {' and '.join(options)} means "
+            "nothing; leave it out, or give the file from which it was made"
+        )
 
 
 def is_compact(path: str) -> bool:
