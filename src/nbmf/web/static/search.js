@@ -30,6 +30,8 @@ export function searchField({ label, placeholder, find, choose, keep = false }) 
   let timer = null;
 
   const close = () => {
+    clearTimeout(timer); // an answer that comes after the choice must not open the list again
+    asked?.abort();
     list.hidden = true;
     active = -1;
     input.setAttribute("aria-expanded", "false");
@@ -76,9 +78,11 @@ export function searchField({ label, placeholder, find, choose, keep = false }) 
   };
   const look = async () => {
     asked?.abort();
-    asked = new AbortController();
+    const { signal } = (asked = new AbortController());
     try {
-      entries = await find(input.value.trim(), asked.signal);
+      const found = await find(input.value.trim(), signal);
+      if (signal.aborted) return;
+      entries = found;
       active = -1;
       show();
     } catch (error) {
