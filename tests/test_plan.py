@@ -95,6 +95,7 @@ def test_several_machines_have_a_driver():
     [
         (["nowhere.csv"], "there is no such file"),
         (["{plays}", "--memory", "much"], "--memory is 'much'; give bytes, or a text such as '2GB'"),
+        (["{plays}", "--memory", "16"], "--memory is '16', which is 16 bytes; say 16GB"),
         (["{plays}", "--min-users", "99"], "nothing is left with --min-users 99"),
         (["{plays}", "--components", "0"], "0 is not in the range"),
         (["{model}"], "is a model, not a counts"),

@@ -879,3 +879,21 @@ def test_taste_profile_with_its_own_ids(tmp_path: Path) -> None:
     triplets = tmp_path / "train_triplets.txt"
     frame[["user", "item", "count"]].to_csv(triplets, sep="\t", header=False, index=False)
     assert_same(read_interactions(triplets), data)
+
+
+@pytest.mark.parametrize("told", [RuntimeError("Query interrupted"), "InterruptException"])
+def test_ctrl_c_in_the_database_is_no_fault_of_the_file(tmp_path, monkeypatch, told):
+    """Nothing is read again by the slower way, and nothing is called damaged."""
+    import duckdb
+
+    from nbmf import reading
+
+    def interrupted(*arguments):
+        raise getattr(duckdb, told)("Interrupted!") if isinstance(told, str) else told
+
+    path = tmp_path / "plays.tsv"
+    path.write_text("ann\tjazz\t3\n")
+    monkeypatch.setattr(reading, "gather", interrupted)
+    monkeypatch.setattr(reading._TextFile, "read_carefully", lambda *arguments: pytest.fail("read again"))
+    with pytest.raises(KeyboardInterrupt):
+        nbmf.read_interactions(path)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +37,7 @@ LEAST_MEMORY = 500_000_000
 OWN_MEMORY = 250_000_000  # of Python and its packages
 BYTES_PER_ROW = 120  # while a range of users is added up
 BYTES_PER_TEXT = 64  # of an id, beside its letters
-UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 
 def store_counts(
@@ -81,6 +82,9 @@ def store_counts(
     name = check_place(path)
     if isinstance(source, str | os.PathLike) and os.path.realpath(source) in (name, os.path.dirname(name)):
         raise StorageError(f"{os.fspath(path)}: is, or lies in, what is to be read; write to another place")
+    for what, value in (("min_users_per_item", min_users_per_item), ("min_items_per_user", min_items_per_user)):
+        if not isinstance(value, Integral) or value < 0:
+            raise ValueError(f"{what} is {value!r}; it must be a whole number from 0")
     named = {"user": user, "item": item, "count": count}
     least = (min_users_per_item, min_items_per_user)
     with _working_folder(name) as folder:
@@ -177,7 +181,7 @@ def as_bytes(name: str, size: int | str) -> int:
     >>> as_bytes("memory_limit", "1.5 GB")
     1500000000
     """
-    parts = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?I?B?)\s*", str(size).upper())
+    parts = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?I?)B?\s*", str(size).upper())
     if parts is None or parts[2] not in UNITS:
         raise ValueError(f"{name} is {size!r}; give bytes, or a text such as '2GB' or '800MB'")
     return int(float(parts[1]) * UNITS[parts[2]])

@@ -64,6 +64,8 @@ def fit(
 ) -> Model:
     """Fit a model on the workers of a dask cluster.
 
+    Without a client it starts processes, so a script must have it below `if __name__ == "__main__":`.
+
     Parameters
     ----------
     model : an estimator, such as NBMF(…)
@@ -368,7 +370,10 @@ def _connected(client: Client | None, n_workers: int) -> Iterator[Client]:
 def _compact(source: Any, folder: Path | None, memory_limit: int | str, client: Client | None) -> Iterator[Path]:
     """The path of a compact file of the counts, made for the fit if there is none yet."""
     if isinstance(source, Interactions):
-        raise TypeError("these Interactions are in memory here; workers read a file: nbmf.store_counts(…) writes one")
+        raise TypeError(
+            "workers read a file, and Interactions are none: give the path that nbmf.store_counts wrote, or what they "
+            "were read from"
+        )
     if isinstance(source, str | os.PathLike) and is_counts_file(source):
         yield source
         return

@@ -77,7 +77,11 @@ def connect(name: str, memory: int | None = None, folder: str | None = None) -> 
                     connection.execute(f"SET memory_limit = '{memory}B'")
                     connection.execute("SET preserve_insertion_order = false")
                 yield connection
-        except duckdb.Error as error:
+        except (duckdb.Error, RuntimeError) as error:
+            if is_interrupted(error):
+                raise KeyboardInterrupt from error
+            if not isinstance(error, duckdb.Error):
+                raise
             reason = " ".join(str(error).split())[:300]
             if is_without_room(error):
                 raise ReadError(
@@ -85,6 +89,14 @@ def connect(name: str, memory: int | None = None, folder: str | None = None) -> 
                     f"there, or let it take more memory ({reason})"
                 ) from error
             raise ReadError(f"{name}: cannot be read (damaged, or of a kind not known here): {reason}") from error
+
+
+def is_interrupted(error: Exception) -> bool:
+    """Whether the database has ended because of Ctrl-C, which it tells in ways of its own."""
+    import duckdb  # noqa: PLC0415
+
+    told = isinstance(error, RuntimeError) and "interrupted" in str(error)
+    return told or isinstance(error, duckdb.InterruptException) or "KeyboardInterrupt" in str(error)
 
 
 def is_without_room(error: Exception) -> bool:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nbmf.gathering import Table, connect, gather, is_without_room, literal, path_literal, typed_table
+from nbmf.gathering import Table, connect, gather, is_interrupted, is_without_room, literal, path_literal, typed_table
 from nbmf.interactions import Interactions
 from nbmf.layout import (
     HEAD_LINES,
@@ -160,7 +160,7 @@ class _TextFile(NamedTuple):
         except (OSError, MemoryError):  # a second try would find as little
             raise
         except Exception as error:  # whatever else it was, a careful look names it, or finds nothing wrong
-            if is_without_room(error):
+            if is_without_room(error) or is_interrupted(error):
                 raise
             return self.read_carefully(layout, collect)
 

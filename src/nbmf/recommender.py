@@ -40,7 +40,8 @@ class NBMF(CountFactorization):
     max_iter : most sweeps
     tol : stop when the objective's relative increase in a sweep is below this (τ); 0 never stops early
     accelerate : start every third sweep from a safeguarded extrapolation
-    backend : "auto" or "cpu" (threads), "reference" (plain NumPy with dense arrays, for small data)
+    backend : "auto", "cpu" (threads), "gpu" or "gpu-bf16" (one CUDA device, docs/scale.md; "auto" takes it where it is
+        there and pays), "reference" (plain NumPy with dense arrays, for small data)
     n_threads : None for one a core; changes nothing but the time
     dtype : "float32" or "float64", of the factors; sums are in double precision either way
     random_state : seed of the start

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nbmf.planning import Sizes
 
 SAMPLE = 2_000_000  # counts of the users on whom a sweep is timed
+LEAST_MACHINE = 10**8  # bytes; less is a slip
 SAMPLED_CELLS = 50_000_000  # the same where every cell counts
 FEWER = 4  # the smaller sample is so many times smaller
 LEAST_SWEEPS, MOST_SWEEPS, TIMED_SECONDS = 4, 40, 3.0
@@ -32,9 +33,12 @@ def _size(context: click.Context, option: click.Parameter, value: str | None) ->
     from nbmf.compacting import as_bytes  # noqa: PLC0415 (heavy modules only when the command runs)
 
     try:
-        return None if value is None else as_bytes("--memory", value)
+        size = None if value is None else as_bytes("--memory", value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
+    if size is not None and size < LEAST_MACHINE:
+        raise click.BadParameter(f"--memory is {value!r}, which is {size:,} bytes; say 16GB for gigabytes")
+    return size
 
 
 @click.command()
