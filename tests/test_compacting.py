@@ -157,7 +157,7 @@ def test_a_database_without_room_says_where(plays, tmp_path, monkeypatch, kind, 
         raise getattr(duckdb, kind)(reason)
 
     monkeypatch.setattr("nbmf.compacting.number", fail)
-    with pytest.raises(ValueError, match=f"no room for it, in memory or in {tmp_path}/.nbmf-.*{reason}"):
+    with pytest.raises(ValueError, match=f"no room for it, in memory or in {tmp_path}/.c.working-.*{reason}"):
         nbmf.store_counts(plays, tmp_path / "c")
     assert len(tried) == 1
 
@@ -170,6 +170,41 @@ def test_ctrl_c_leaves_nothing_behind(plays, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         nbmf.store_counts(plays, tmp_path / "c")
     assert sorted(tmp_path.iterdir()) == [plays]
+
+
+KILLED = """
+import os, sys
+import nbmf.compacting
+
+def write(name, *arguments):
+    if sys.argv[3] == "kill":
+        open(os.path.join(os.path.dirname(name), f".{os.path.basename(name)}.unfinished-0123456789abcdef"), "w")
+        os.kill(os.getpid(), 9)
+    print("writing", flush=True)
+    sys.stdin.read()
+
+nbmf.compacting._write = write
+nbmf.store_counts(*sys.argv[1:3])
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere folders cannot be locked")
+def test_what_the_killed_left_is_removed_by_the_next_to_write_there(plays, tmp_path):
+    """And neither what others left, nor the folder of one who is at work."""
+    for name in ("c", "c2"):
+        subprocess.run([sys.executable, "-c", KILLED, plays, tmp_path / name, "kill"], check=False)
+    of_others = {file.name for file in tmp_path.iterdir() if file.name.startswith(".c2")}
+    assert len(of_others) == 2
+    assert len(list(tmp_path.iterdir())) == 5
+    command = [sys.executable, "-c", KILLED, plays, tmp_path / "c", "wait"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as at_work:
+        assert at_work.stdout.readline() == b"writing\n"
+        (its_own,) = (file.name for file in tmp_path.iterdir() if file.name.startswith(".c.working"))
+        nbmf.store_counts(plays, tmp_path / "c")
+        assert {file.name for file in tmp_path.iterdir()} == {"plays.tsv", "c", its_own} | of_others
+        at_work.stdin.close()
+    nbmf.store_counts(plays, tmp_path / "c2")
+    assert {file.name for file in tmp_path.iterdir()} == {"plays.tsv", "c", "c2"}
 
 
 def test_what_is_no_file_of_counts(plays, tmp_path):

@@ -1,6 +1,7 @@
 """A folder of parquet parts is read as if it were one file, or refused: nothing is converted from part to part."""
 
 import datetime
+import os
 import re
 
 import pyarrow as pa
@@ -8,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import nbmf
+from nbmf import reading
 from nbmf.reading import ReadError
 
 PLAYS = {"user": [1, 2], "item": [3, 4], "count": [5, 6]}
@@ -127,3 +129,16 @@ def test_a_damaged_part_is_named(tmp_path):
     (tmp_path / "1.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(ReadError, match=r"cannot be read .*1\.parquet"):
         nbmf.read_interactions(tmp_path)
+
+
+def test_a_part_that_changes_while_it_is_read(tmp_path, monkeypatch):
+    """Written over in place, which does not show in the time of the folder."""
+    folder, gather = written(tmp_path, PLAYS, PLAYS), reading.gather
+
+    def meanwhile(*arguments):
+        os.utime(folder / "1.parquet", ns=(1, 1))
+        return gather(*arguments)
+
+    monkeypatch.setattr(reading, "gather", meanwhile)
+    with pytest.raises(ReadError, match="changed while it was being read"):
+        nbmf.read_interactions(folder)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Integral
@@ -21,7 +22,17 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.container import Arrays, Contents, Path, StorageError, Stream, check_place, read, write_streams
+from nbmf.container import (
+    Arrays,
+    Contents,
+    Path,
+    StorageError,
+    Stream,
+    check_place,
+    read,
+    remove_leftovers,
+    write_streams,
+)
 from nbmf.gathering import Numbered, Table, number, too_many
 from nbmf.interactions import Interactions
 from nbmf.packing import CHECKED_AT_A_TIME, pack_ids, unpack_cells, unpack_ids
@@ -32,7 +43,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 VERSION = 1
-WORKING = ".nbmf-"  # begins the names of folders for what comes in between
+RANDOM_LETTERS = 8  # that tempfile puts behind the name of a folder
 LEAST_MEMORY = 500_000_000
 OWN_MEMORY = 250_000_000  # of Python and its packages
 BYTES_PER_ROW = 120  # while a range of users is added up
@@ -121,15 +132,49 @@ def _check_room(name: str, found: Numbered, memory: int) -> None:
 
 @contextmanager
 def _working_folder(name: str) -> Iterator[str]:
-    """A folder beside the file that is to be written, for what comes in between."""
-    place = os.path.dirname(name)
+    """A folder beside the file that is to be written, for what comes in between; named after it and locked."""
+    place, base = os.path.split(name)
+    prefix = f".{base}.working-"
+    _remove_killed(name, prefix)
     try:
-        with tempfile.TemporaryDirectory(prefix=WORKING, dir=place) as folder:
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=place) as folder, _locked(folder):
             yield folder
     except OSError as error:  # those that name nothing in it are of the source, or have been told
-        if error.filename is None or not os.fsdecode(error.filename).startswith(os.path.join(place, WORKING)):
+        if error.filename is None or not os.fsdecode(error.filename).startswith(os.path.join(place, prefix)):
             raise
         raise _unwritten(name, error) from error
+
+
+def _remove_killed(name: str, prefix: str) -> None:
+    """Remove what writers of this file left beside it when they were killed: their folders are locked no more."""
+    place = os.path.dirname(name)
+    for other in os.listdir(place):
+        if other.startswith(prefix) and len(other) == len(prefix) + RANDOM_LETTERS:
+            folder = os.path.join(place, other)
+            with suppress(OSError), _locked(folder) as is_left:
+                if is_left:
+                    shutil.rmtree(folder)
+                    remove_leftovers(name)
+
+
+@contextmanager
+def _locked(folder: str) -> Iterator[bool]:
+    """Lock a folder for as long as this lasts and the process lives; say whether it could be locked."""
+    if os.name != "posix":  # elsewhere folders cannot be opened
+        yield False
+        return
+    import fcntl  # noqa: PLC0415
+
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_locked = True
+    except OSError:  # another has locked it, or it lies where nothing can be locked
+        is_locked = False
+    try:
+        yield is_locked
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

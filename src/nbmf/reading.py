@@ -32,7 +32,7 @@ from nbmf.layout import (
     recognise,
     wrong_width,
 )
-from nbmf.parquet import parquet_table
+from nbmf.parquet import parquet_table, parts_of
 
 __all__ = ["MissingFileError", "ReadError", "read_interactions"]
 
@@ -114,15 +114,21 @@ def read_table(
     if not isinstance(source, str | os.PathLike):
         raise TypeError(f"cannot read interactions from a {type(source).__name__}; give a path or a data frame")
     path = os.fsdecode(source)
-    packing, changed = _packing(path), os.stat(path).st_mtime_ns
+    packing, changed = _packing(path), _times(path)
     with connect(path, memory, folder) as connection:
         if packing == "parquet":
             data = collect(connection, parquet_table(connection, path, named), None)
         else:
             data = _TextFile(connection, path, packing).read(named, collect)
-    if os.stat(path).st_mtime_ns != changed:  # it is gone through more than once
+    if _times(path) != changed:  # it is gone through more than once
         raise ReadError(f"{path}: changed while it was being read; try again when it is complete")
     return data
+
+
+def _times(path: str) -> list[int]:
+    """When the file, or the folder and each of its parts, was changed."""
+    parts = parts_of(path) if os.path.isdir(path) else []
+    return [os.stat(each).st_mtime_ns for each in (path, *parts)]
 
 
 def _packing(path: str) -> str:
