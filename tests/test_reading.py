@@ -896,4 +896,4 @@ def test_ctrl_c_in_the_database_is_no_fault_of_the_file(tmp_path, monkeypatch, t
     monkeypatch.setattr(reading, "gather", interrupted)
     monkeypatch.setattr(reading._TextFile, "read_carefully", lambda *arguments: pytest.fail("read again"))
     with pytest.raises(KeyboardInterrupt):
-        nbmf.read_interactions(path)
+        read_interactions(path)
