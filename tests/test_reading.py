@@ -25,6 +25,7 @@ import zstandard
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+import nbmf
 from nbmf import reading
 from nbmf.gathering import connect
 from nbmf.interactions import Interactions
@@ -897,3 +898,12 @@ def test_ctrl_c_in_the_database_is_no_fault_of_the_file(tmp_path, monkeypatch, t
     monkeypatch.setattr(reading._TextFile, "read_carefully", lambda *arguments: pytest.fail("read again"))
     with pytest.raises(KeyboardInterrupt):
         read_interactions(path)
+
+
+def test_what_nbmf_wrote_is_opened_otherwise(tmp_path):
+    source, path = tmp_path / "plays.tsv", tmp_path / "plays.counts"
+    source.write_text("ann\tjazz\t3\n")
+    nbmf.store_counts(source, path)
+    for read in (read_interactions, lambda path: nbmf.store_counts(path, tmp_path / "other")):
+        with pytest.raises(ReadError, match=r"was written by nbmf; nbmf\.open_counts"):
+            read(path)

@@ -31,6 +31,7 @@ from nbmf.container import (
     check_place,
     read,
     remove_leftovers,
+    seal,
     write_streams,
 )
 from nbmf.gathering import Numbered, Table, number, too_many
@@ -340,7 +341,4 @@ def _mapped_matrix(contents: Contents, n_users: int, n_items: int) -> sp.csr_arr
 
 def is_counts_file(path: Path) -> bool:
     """Whether a file begins like one that nbmf has written; what is in it shows when it is opened."""
-    if not os.path.isfile(path):
-        return False
-    with open(path, "rb") as stream:
-        return stream.read(64)[8:].startswith(b'{"__metadata__":{"sha256":"')
+    return seal(path) is not None

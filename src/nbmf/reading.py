@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from nbmf.container import seal
 from nbmf.gathering import Table, connect, gather, is_interrupted, is_without_room, literal, path_literal, typed_table
 from nbmf.interactions import Interactions
 from nbmf.layout import (
@@ -143,6 +144,8 @@ def _packing(path: str) -> str:
         start = stream.read(4)
     if not start:
         raise ReadError(f"{path}: is empty (0 bytes)")
+    if seal(path) is not None:
+        raise ReadError(f"{path}: was written by nbmf; nbmf.open_counts(path) opens counts, nbmf.load(path) a model")
     if start == b"PK\3\4":
         raise ReadError(f"{path}: is a zip archive; unpack it and name the file inside")
     packing = next((packing for packing, bytes_ in _STARTS.items() if start.startswith(bytes_)), "none")
