@@ -81,7 +81,7 @@ def test_a_fit_from_the_file_is_that_from_memory(plays, tmp_path):
 
 
 def test_a_folder_of_parquet_parts(tmp_path):
-    pd = pytest.importorskip("pandas")
+    pd = pytest.importorskip("pandas", reason="pandas, which writes the parts, is not installed")
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"user": rng.integers(0, 20, 90), "item": rng.integers(0, 9, 90), "count": 1})
     (tmp_path / "parts").mkdir()
@@ -149,7 +149,8 @@ def test_a_place_where_nothing_can_be_made_is_named(plays, tmp_path, monkeypatch
 )
 def test_a_database_without_room_says_where(plays, tmp_path, monkeypatch, kind, reason):
     """At once: to read everything again would take long and find as little room."""
-    duckdb = pytest.importorskip("duckdb")
+    import duckdb
+
     tried = []
 
     def fail(connection, table, *arguments):
