@@ -12,11 +12,12 @@ import numpy as np
 from sklearn.base import clone
 
 import nbmf
-from nbmf.backends.cpu import Cpu
-from nbmf.counts import Counts
-from nbmf.factors import Prior
-from nbmf.likelihood import NegativeBinomial
-from nbmf.model import Model, begin, observe, with_item_rate
+from nbmf.backends.counts import Counts
+from nbmf.backends.cpu.passes import Cpu
+from nbmf.inference.state import begin, observe, with_item_rate
+from nbmf.model import Model
+from nbmf.model.factors import Prior
+from nbmf.model.likelihood import NegativeBinomial
 
 SWEEPS, K, STARTS = 150, 50, 3
 

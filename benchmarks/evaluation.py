@@ -19,8 +19,8 @@ import scipy.sparse as sp
 from threadpoolctl import threadpool_limits
 
 import nbmf
+from nbmf.estimators.ranking import FactorScores, top
 from nbmf.evaluation import log_likelihood
-from nbmf.ranking import FactorScores, top
 from workload import N_COMPONENTS, popular_counts
 
 BLOCK, LONGEST = 128, 20  # users of a product; items of a list: the longest that evaluate makes by default

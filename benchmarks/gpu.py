@@ -20,19 +20,20 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from nbmf.backends import gpu as gpu_module
-from nbmf.backends import triton_passes as passes
-from nbmf.backends.gpu import Gpu
-from nbmf.counts import Counts
-from nbmf.factors import Point, Prior
-from nbmf.folding import Held, fold_in, fold_in_on
+from nbmf.backends.cost import Sizes
+from nbmf.backends.counts import Counts
+from nbmf.backends.gpu import device as gpu_module
+from nbmf.backends.gpu import triton as passes
+from nbmf.backends.gpu.device import Gpu
+from nbmf.estimators.fold_in import Held, fold_in, fold_in_on
+from nbmf.estimators.ranking import FactorScores, top
 from nbmf.inference.cavi import CAVI
 from nbmf.inference.mm import MM
 from nbmf.inference.run import run
-from nbmf.likelihood import NegativeBinomial, Poisson
-from nbmf.model import Model, begin
-from nbmf.planning import Sizes
-from nbmf.ranking import FactorScores, top
+from nbmf.inference.state import begin
+from nbmf.model import Model
+from nbmf.model.factors import Point, Prior
+from nbmf.model.likelihood import NegativeBinomial, Poisson
 
 N_USERS, N_ITEMS, N_DRAWS, K, N_CLUSTERS = 1_019_318, 384_546, 48_400_000, 64, 64
 TOL = 1e-5  # of the estimators, unless they are told otherwise

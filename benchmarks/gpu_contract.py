@@ -16,18 +16,19 @@ import scipy.sparse as sp
 import torch
 
 from nbmf.backends import Sums
-from nbmf.backends import gpu as gpu_module
-from nbmf.backends.gpu import Gpu
+from nbmf.backends.counts import Counts
+from nbmf.backends.gpu import device as gpu_module
+from nbmf.backends.gpu.device import Gpu
 from nbmf.backends.reference import Reference
-from nbmf.counts import Counts
-from nbmf.factors import Point, Prior
-from nbmf.folding import Held, fold_in, fold_in_on
+from nbmf.estimators.fold_in import Held, fold_in, fold_in_on
+from nbmf.estimators.ranking import FactorScores, top
 from nbmf.inference.cavi import CAVI
 from nbmf.inference.mm import MM
-from nbmf.likelihood import NegativeBinomial, Poisson
-from nbmf.model import Model, begin
-from nbmf.ranking import FactorScores, top
-from nbmf.ties import Ties
+from nbmf.inference.state import begin
+from nbmf.model import Model
+from nbmf.model.factors import Point, Prior
+from nbmf.model.likelihood import NegativeBinomial, Poisson
+from nbmf.model.ties import Ties
 
 PRIOR = Prior(0.8, 1.3)
 RTOL = {"float32": 1e-5, "float64": 1e-11}

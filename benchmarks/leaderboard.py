@@ -24,7 +24,7 @@ from nbmf.experiments.rivals import RIVALS
 from nbmf.experiments.rows import write_whole
 from nbmf.experiments.runs import available_cores
 from nbmf.experiments.study import Study, open_study
-from nbmf.progress import RunsProgress
+from nbmf.inference.progress import RunsProgress
 
 ROOT = Path(__file__).parents[1]
 SEED = 2027  # a split that no model was worked out on

@@ -14,11 +14,11 @@ import numpy as np
 from sklearn.base import clone
 
 import nbmf
-from nbmf.backends.cpu import Cpu
-from nbmf.counts import Counts
-from nbmf.factors import Point
-from nbmf.likelihood import NegativeBinomial, Poisson
-from nbmf.ties import tie_items
+from nbmf.backends.counts import Counts
+from nbmf.backends.cpu.passes import Cpu
+from nbmf.model.factors import Point
+from nbmf.model.likelihood import NegativeBinomial, Poisson
+from nbmf.model.ties import tie_items
 from workload import N_CLUSTERS, N_COMPONENTS, plain_algorithm_1, popular_counts
 
 

@@ -17,14 +17,15 @@ import numpy as np
 import scipy.sparse as sp
 from threadpoolctl import threadpool_limits
 
-from nbmf.backends.cpu import Cpu
-from nbmf.counts import Counts
-from nbmf.factors import Prior
+from nbmf.backends.counts import Counts
+from nbmf.backends.cpu.passes import Cpu
+from nbmf.estimators.nbmf import NBMF
 from nbmf.inference.cavi import CAVI
-from nbmf.likelihood import Likelihood, NegativeBinomial, Poisson
-from nbmf.model import Model, State, begin, retie
-from nbmf.recommender import NBMF
-from nbmf.ties import Ties, tie_items
+from nbmf.inference.state import State, begin, retie
+from nbmf.model import Model
+from nbmf.model.factors import Prior
+from nbmf.model.likelihood import Likelihood, NegativeBinomial, Poisson
+from nbmf.model.ties import Ties, tie_items
 from workload import N_CLUSTERS, N_COMPONENTS, popular_counts
 
 ROUNDS, SWEEPS = 4, 8

@@ -26,13 +26,14 @@ import scipy.sparse as sp
 from scipy.optimize import nnls
 
 from nbmf.backends import Backend, make_backend
-from nbmf.counts import Counts
-from nbmf.factors import Prior
+from nbmf.backends.cost import Sizes
+from nbmf.backends.counts import Counts
 from nbmf.inference.cavi import CAVI
-from nbmf.likelihood import NegativeBinomial
-from nbmf.model import Model, begin
-from nbmf.planning import Sizes
-from nbmf.ties import Ties
+from nbmf.inference.state import begin
+from nbmf.model import Model
+from nbmf.model.factors import Prior
+from nbmf.model.likelihood import NegativeBinomial
+from nbmf.model.ties import Ties
 from workload import popular_counts
 
 COUNTS_PER_USER, SWEEPS = 25, 5

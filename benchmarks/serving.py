@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from nbmf.recommender import NBMF
+from nbmf.estimators.nbmf import NBMF
 from workload import N_CLUSTERS, N_COMPONENTS, N_ITEMS, popular_counts
 
 N_USERS, TIMES = 20_000, 30

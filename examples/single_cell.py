@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 import nbmf
-from nbmf.external.anndata import factorize
+from nbmf.estimators.anndata import factorize
 
 N_PROGRAMS, N_GENES = 12, 8
 

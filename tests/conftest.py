@@ -73,7 +73,7 @@ def gpus(*, interpreted: bool = True) -> list[Any]:
         return []
     import torch
 
-    from nbmf.backends.gpu import Gpu
+    from nbmf.backends.gpu.device import Gpu
 
     torch.set_num_threads(1)  # in tests threads would wait for each other longer than they work
     found = [Gpu(kernels="torch")]

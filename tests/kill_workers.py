@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 import nbmf
-import nbmf.distributed
-from nbmf.counts import Counts
-from nbmf.parts import Part
+import nbmf.backends.dask
+from nbmf.backends.counts import Counts
+from nbmf.backends.parts import Part
 
 SETTINGS = {"n_components": 5, "random_state": 0, "max_iter": 12, "tol": 0, "exposure": "tied", "n_clusters": 6}
 

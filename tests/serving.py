@@ -12,9 +12,9 @@ import numpy as np
 
 import nbmf
 from conftest import small_matrix
-from nbmf.web.running import listen, make_server
-from nbmf.web.server import build_app
-from nbmf.web.shelf import Shelf
+from nbmf.web.app import build_app
+from nbmf.web.process import listen, make_server
+from nbmf.web.reload import Shelf
 
 BASKET = {"items": [{"item": 104, "count": 3}, {"item": "107"}], "n": 4, "level": 0.9}
 SONGS = ("Blue", "Green", "Red", "Golden", "Silver", "Quiet", "Late", "Early", "Far", "Near")

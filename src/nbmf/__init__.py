@@ -1,20 +1,26 @@
 """Negative binomial matrix factorization: factorize over-dispersed counts and recommend from them."""
 
+import sys
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nbmf import datasets, distributed, evaluation
-    from nbmf.averaging import Averaged
-    from nbmf.compacting import open_counts, store_counts
+    from nbmf import evaluation
+    from nbmf.backends import dask as distributed
+    from nbmf.data import datasets
+    from nbmf.data.interactions import Interactions
+    from nbmf.data.read import read_interactions
+    from nbmf.estimators.averaged import Averaged
+    from nbmf.estimators.loading import load
+    from nbmf.estimators.nbmf import NBMF, PoissonMF
+    from nbmf.estimators.slim import NBSLIM
     from nbmf.evaluation import compare, evaluate, ndcg
-    from nbmf.interactions import Interactions
-    from nbmf.loading import load
-    from nbmf.reading import read_interactions
-    from nbmf.recommender import NBMF, PoissonMF
-    from nbmf.slim import NBSLIM
-    from nbmf.stopping import EarlyStopping
-    from nbmf.tuning import tune
+    from nbmf.evaluation.stopping import EarlyStopping
+    from nbmf.evaluation.tune import tune
+    from nbmf.storage.counts import open_counts, store_counts
 
 __all__ = [
     "NBMF",
@@ -37,26 +43,52 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Averaged": "nbmf.averaging",
-    "NBMF": "nbmf.recommender",
-    "NBSLIM": "nbmf.slim",
-    "PoissonMF": "nbmf.recommender",
-    "load": "nbmf.loading",
-    "open_counts": "nbmf.compacting",
-    "store_counts": "nbmf.compacting",
-    "Interactions": "nbmf.interactions",
-    "read_interactions": "nbmf.reading",
-    "EarlyStopping": "nbmf.stopping",
+    "Averaged": "nbmf.estimators.averaged",
+    "NBMF": "nbmf.estimators.nbmf",
+    "NBSLIM": "nbmf.estimators.slim",
+    "PoissonMF": "nbmf.estimators.nbmf",
+    "load": "nbmf.estimators.loading",
+    "open_counts": "nbmf.storage.counts",
+    "store_counts": "nbmf.storage.counts",
+    "Interactions": "nbmf.data.interactions",
+    "read_interactions": "nbmf.data.read",
+    "EarlyStopping": "nbmf.evaluation.stopping",
     "compare": "nbmf.evaluation",
     "evaluate": "nbmf.evaluation",
     "ndcg": "nbmf.evaluation",
-    "tune": "nbmf.tuning",
+    "tune": "nbmf.evaluation.tune",
+}
+
+_ALIASES = {
+    "nbmf.datasets": "nbmf.data.datasets",
+    "nbmf.distributed": "nbmf.backends.dask",
+    "nbmf.external": "nbmf.estimators",
+    "nbmf.external.anndata": "nbmf.estimators.anndata",
 }
 
 
+class _Alias(MetaPathFinder, Loader):
+    """Lets `import nbmf.datasets` and the like find modules that have moved into folders."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self) if fullname in _ALIASES else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = import_module(_ALIASES[spec.name])
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__ = module.__spec__.loader_state
+
+
+sys.meta_path.insert(0, _Alias())
+
+
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: scikit-learn and numba take a second, `nbmf --help` should not."""
-    if name in ("datasets", "distributed", "evaluation"):
+    """Import a public name on first use: scikit-learn and numba take a second to import, `nbmf --help` must not."""
+    if name == "evaluation" or f"nbmf.{name}" in _ALIASES:
         return import_module(f"nbmf.{name}")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)

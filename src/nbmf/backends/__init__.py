@@ -14,10 +14,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.counts import Counts
-from nbmf.factors import Factor, Gamma, Point, Prior
-from nbmf.likelihood import Likelihood
-from nbmf.ties import Ties, tie_items
+from nbmf.backends.counts import Counts
+from nbmf.model.factors import Factor, Gamma, Point, Prior
+from nbmf.model.likelihood import Likelihood
+from nbmf.model.ties import Ties, tie_items
 
 Array = NDArray[np.floating[Any]]
 
@@ -151,7 +151,7 @@ def make_backend(name: str, n_threads: int | None = None, work: float = 0.0) -> 
     """
     if name in ("gpu", "gpu-bf16"):
         return _make_gpu("bf16" if name == "gpu-bf16" else "float32")
-    from nbmf.backends.cpu import Cpu  # noqa: PLC0415 (numba is slow to import)
+    from nbmf.backends.cpu.passes import Cpu  # noqa: PLC0415 (numba is slow to import)
     from nbmf.backends.reference import Reference  # noqa: PLC0415
 
     if name == "auto" and work >= PAYS_ON_A_GPU and _has_gpu():
@@ -172,7 +172,7 @@ def find_device(name: str, work: float, n_rows: int) -> Device | None:
     asked = name in ("gpu", "gpu-bf16") or (name == "auto" and work >= PAYS_ALONE)
     if not asked or n_rows < FEW_ROWS or not _has_gpu():
         return None
-    from nbmf.backends.gpu import Gpu  # noqa: PLC0415 (torch is slow to import)
+    from nbmf.backends.gpu.device import Gpu  # noqa: PLC0415 (torch is slow to import)
 
     return Gpu(precision="bf16" if name == "gpu-bf16" else "float32")
 
@@ -192,7 +192,7 @@ def _has_gpu() -> bool:
 def _make_gpu(precision: str) -> Backend:
     if find_spec("torch") is None:
         raise ModuleNotFoundError("backend='gpu' needs PyTorch, which is not installed: pip install 'nbmf[gpu]'")
-    from nbmf.backends.gpu import Gpu  # noqa: PLC0415 (torch is slow to import)
+    from nbmf.backends.gpu.device import Gpu  # noqa: PLC0415 (torch is slow to import)
 
     if not _has_gpu():
         warnings.warn(

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from scipy.special import digamma, gammaln, xlogy
 
 from nbmf.backends import OnHost, Sums
-from nbmf.counts import Counts
-from nbmf.factors import Factor, Gamma, Prior
-from nbmf.likelihood import Likelihood, NegativeBinomial
-from nbmf.ties import Ties
+from nbmf.backends.counts import Counts
+from nbmf.model.factors import Factor, Gamma, Prior
+from nbmf.model.likelihood import Likelihood, NegativeBinomial
+from nbmf.model.ties import Ties
 
 Array = NDArray[np.floating[Any]]
 

@@ -11,8 +11,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.special import digamma, polygamma
 
-from nbmf.likelihood import Likelihood
-from nbmf.ties import Ties
+from nbmf.model.likelihood import Likelihood
+from nbmf.model.ties import Ties
 
 Array = NDArray[np.floating[Any]]
 Pair = tuple[NDArray[np.float64], NDArray[np.float64]]

@@ -1,10 +1,10 @@
 """Judging models: `evaluate` one, `compare` several; `log_likelihood` and `calibration` of those that have a law."""
 
-from nbmf.evaluation.comparison import Comparison, compare
+from nbmf.evaluation.compare import Comparison, compare
+from nbmf.evaluation.evaluate import Evaluation, evaluate
 from nbmf.evaluation.judged import Factorized, ScoresItems
 from nbmf.evaluation.metrics import ndcg
 from nbmf.evaluation.predictive import Calibration, calibration, log_likelihood
-from nbmf.evaluation.protocol import Evaluation, evaluate
 from nbmf.evaluation.resampling import Metric
 
 __all__ = [

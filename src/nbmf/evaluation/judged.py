@@ -9,9 +9,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from nbmf.interactions import Ids, Interactions
-from nbmf.likelihood import Concentration, Likelihood, NegativeBinomial, Poisson
-from nbmf.ranking import FactorScores, ModelScores, Scores
+from nbmf.data.interactions import Ids, Interactions
+from nbmf.estimators.ranking import FactorScores, ModelScores, Scores
+from nbmf.model.likelihood import Concentration, Likelihood, NegativeBinomial, Poisson
 
 
 @runtime_checkable

@@ -1,8 +1,8 @@
 """How probable the held-out counts are to a model that has a law of counts, and whether its probabilities come true.
 
 The cells judged are those not in train: the test counts and all the zeros. In each, the count given its intensity
-μ = Σ_k ⟨w_uk⟩⟨h_ik⟩ follows a law of `nbmf.likelihood`, the negative binomial one or Poisson's. A model of binarized
-counts is judged on binarized ones.
+μ = Σ_k ⟨w_uk⟩⟨h_ik⟩ follows a law of `nbmf.model.likelihood`, the negative binomial one or Poisson's. A model
+of binarized counts is judged on binarized ones.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.backends.elementary import exp, log1p
-from nbmf.backends.kernels import compiled
+from nbmf.backends.cpu.elementary import exp, log1p
+from nbmf.backends.cpu.kernels import compiled
+from nbmf.data.interactions import Interactions
+from nbmf.estimators.log_prob import check_intensities, log_probabilities, plain
+from nbmf.estimators.ranking import Report, Rows, walk, with_sorted_rows
 from nbmf.evaluation.judged import Judged, law_of, scores_of, take
 from nbmf.evaluation.resampling import Metric, check_boot, intervals, resampled_ratios
 from nbmf.evaluation.table import Table
-from nbmf.interactions import Interactions
-from nbmf.likelihood import Concentration, Likelihood
-from nbmf.ranking import Report, Rows, walk, with_sorted_rows
-from nbmf.scoring import check_intensities, log_probabilities, plain
+from nbmf.model.likelihood import Concentration, Likelihood
 
 Array = NDArray[np.float64]
 

@@ -23,7 +23,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from nbmf.datasets import simulate
+from nbmf.data.datasets import simulate
+from nbmf.data.interactions import Interactions
 from nbmf.evaluation import Comparison, Evaluation, compare, evaluate
 from nbmf.evaluation.judged import Judged, fingerprint
 from nbmf.experiments.grid import at_least
@@ -33,8 +34,7 @@ from nbmf.experiments.rows import RunsFolder
 from nbmf.experiments.runs import available_cores
 from nbmf.experiments.search import settings_in_words, trial_settings
 from nbmf.experiments.workers import Outcome, attempt
-from nbmf.interactions import Interactions
-from nbmf.progress import Stopwatch
+from nbmf.inference.progress import Stopwatch
 
 VALIDATION_FRACTION = 0.2
 THRESHOLDS, CUTOFFS = (1, 2, 5, 10), (10, 20)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from nbmf.recommender import NBMF, PoissonMF
+from nbmf.estimators.nbmf import NBMF, PoissonMF
 
 LABELS = {"nbmf": "NBMF", "pf": "PF", "binarized_pf": "binarized PF"}
 """The compared methods of §5.1, by the names of the paper."""

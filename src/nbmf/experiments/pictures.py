@@ -14,7 +14,7 @@ from nbmf.experiments import figures
 from nbmf.experiments.grid import at_least
 from nbmf.experiments.portrait import Portrait
 from nbmf.experiments.results import Entry, Results, count_shares
-from nbmf.likelihood import Likelihood, NegativeBinomial, Poisson, divergence, log_probability
+from nbmf.model.likelihood import Likelihood, NegativeBinomial, Poisson, divergence, log_probability
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from nbmf.estimators.base import CountFactorization
 from nbmf.experiments.grid import Job
 from nbmf.experiments.results import Results
 from nbmf.experiments.rows import write_whole
 from nbmf.experiments.study import Study
-from nbmf.factorization import CountFactorization
 
 N_NAMED = 12  # of the best unseen items, more than a picture names
 

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nbmf.data.interactions import Interactions
 from nbmf.evaluation import Comparison, Evaluation, Metric, compare
 from nbmf.experiments.grid import LABELS, Grid, Job, at_least
 from nbmf.experiments.rows import Folder, Row
 from nbmf.experiments.study import Study
-from nbmf.interactions import Interactions
 
 REL_A = "ndcg_counts"
 

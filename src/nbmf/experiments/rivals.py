@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack
 from threadpoolctl import threadpool_limits
 
-from nbmf.averaging import Averaged
+from nbmf.data.interactions import Interactions
+from nbmf.estimators.averaged import Averaged
+from nbmf.estimators.nbmf import NBMF, PoissonMF
+from nbmf.estimators.slim import NBSLIM
 from nbmf.evaluation.judged import Judged
 from nbmf.experiments.search import Between, OneOf, Space
-from nbmf.interactions import Interactions
-from nbmf.recommender import NBMF, PoissonMF
-from nbmf.slim import NBSLIM
 
 Rows = NDArray[np.intp]
 Array = NDArray[np.float32]

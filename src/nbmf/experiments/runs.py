@@ -15,7 +15,7 @@ from nbmf.experiments.results import Results
 from nbmf.experiments.rows import Folder, Row
 from nbmf.experiments.study import Study
 from nbmf.experiments.workers import spread
-from nbmf.progress import Stopwatch
+from nbmf.inference.progress import Stopwatch
 
 
 class Tidings(NamedTuple):

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from nbmf.datasets import groceries
+from nbmf.data.datasets import groceries
+from nbmf.data.interactions import Interactions, canonical
+from nbmf.data.read import read_interactions
+from nbmf.data.sql import connect
+from nbmf.data.text import ReadError
 from nbmf.evaluation.judged import fingerprint
-from nbmf.gathering import connect
-from nbmf.interactions import Interactions, canonical
-from nbmf.layout import ReadError
-from nbmf.reading import read_interactions
 
 TEST_FRACTION = 0.2
 SPLITS = ("auto", "author", "random")

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple, TypeVar
 
-from nbmf.progress import Stopwatch
+from nbmf.inference.progress import Stopwatch
 
 GRACE_SECONDS = 5.0  # for a process with nothing to do to end
 

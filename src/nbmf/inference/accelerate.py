@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nbmf.backends import Backend, Sums
-from nbmf.counts import Counts
-from nbmf.factors import Factor, Gamma, Point, Prior
+from nbmf.backends.counts import Counts
 from nbmf.inference.run import Algorithm
-from nbmf.model import State, observe
+from nbmf.inference.state import State, observe
+from nbmf.model.factors import Factor, Gamma, Point, Prior
 
 Array = NDArray[np.floating[Any]]
 

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from scipy.special import digamma, polygamma
 
 from nbmf.backends import Backend
-from nbmf.counts import Counts
-from nbmf.factors import Factor, Gamma, Prior
-from nbmf.likelihood import NegativeBinomial
-from nbmf.model import Model, State, observe, total_log_base, with_item_rate
+from nbmf.backends.counts import Counts
+from nbmf.inference.state import State, observe, total_log_base, with_item_rate
+from nbmf.model import Model
+from nbmf.model.factors import Factor, Gamma, Prior
+from nbmf.model.likelihood import NegativeBinomial
 
 Array = NDArray[np.floating[Any]]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nbmf.backends import Backend
-from nbmf.counts import Counts
+from nbmf.backends.counts import Counts
 from nbmf.inference.hyperparameters import NOTHING, Learned, observe_learning
-from nbmf.model import State, observe
+from nbmf.inference.state import State, observe
 
 
 @dataclass(frozen=True)

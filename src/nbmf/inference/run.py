@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nbmf.backends import Backend
-from nbmf.counts import Counts
-from nbmf.factors import Factor
-from nbmf.model import State, retie
-from nbmf.ties import REFRESHED_AFTER, Ties
+from nbmf.backends.counts import Counts
+from nbmf.inference.state import State, retie
+from nbmf.model.factors import Factor
+from nbmf.model.ties import REFRESHED_AFTER, Ties
 
 Array = NDArray[np.floating[Any]]
 

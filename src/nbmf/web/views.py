@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nbmf.interactions import Ids
-from nbmf.lookup import Lookup
-from nbmf.web.atlas import draw_atlas, largest_factors
-from nbmf.web.search import Index
+from nbmf.data.ids import Lookup
+from nbmf.data.interactions import Ids
+from nbmf.web.item_map import draw_atlas, largest_factors
+from nbmf.web.names import Index
 
 Plain = dict[str, Any]
 

@@ -1,0 +1,144 @@
+"""What a fit will take, from the sizes alone: memory in bytes; and how seconds are told from those of some users.
+
+A fit holds, beside the data it is given, the arrays that `Sizes.memory` lists. With items, components and clusters as
+they are, every pass does the same for each user and something for the items: seconds are a straight line in the users.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from nbmf.backends.counts import BLOCK_ON_DEVICE, BLOCK_USERS
+
+# bytes of Python and the packages of a fit; compiling the loops, once after an installation, takes so many more
+INTERPRETER, COMPILING = 350_000_000, 100_000_000
+NONZEROS_PER_PART = 2_000_000
+ON_THE_WAY = 4  # times each array is there on several machines, old, new, sent and received: docs/scale.md
+PARAMETERS_KEPT = 4  # of three sweeps, and those extrapolated from them
+ALWAYS_WORTH = 16  # parts, however much each has to say of the items
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the cost of a fit depends on.
+
+    exposure : "tied", "exact", or None for Poisson, which has none
+    accelerate : whether steps are extrapolated, from the parameters of some sweeps before
+    """
+
+    n_users: int
+    n_items: int
+    nnz: int
+    n_components: int
+    exposure: str | None = "tied"
+    n_clusters: int = 64
+    dtype: str = "float32"
+    accelerate: bool = False
+
+    @property
+    def products(self) -> float:
+        """How many products a sweep makes over the non-zeros, or over every cell: what `backend="auto"` goes by."""
+        cells = float(self.n_users) * self.n_items if self.exposure == "exact" else float(self.nnz)
+        return cells * self.n_components
+
+    def memory(self, backend: str = "cpu") -> dict[str, int]:
+        """Return the bytes that a fit holds at its peak, by what they are for.
+
+        backend : "cpu", or "gpu" for the memory of the device
+        """
+        size, K = np.dtype(self.dtype).itemsize, self.n_components
+        U, I, N = self.n_users, self.n_items, self.nnz  # noqa: E741 (the paper's)
+        law = self.exposure is not None
+        latent = size * N * (1 + law) + size * U * K * (1 + law)
+        latent += size * U * self.n_clusters if self.exposure == "tied" else 0
+        if backend == "gpu":
+            runs = 24 * (U + I + N // 128)
+            table = {"counts, both ways": N * (4 + size + 4 + 4) + 8 * (U + I) + runs}
+            table["factors before and after"] = self._factors
+            clusters = (4 * U + size * I) * self.n_clusters if self.exposure == "tied" else 0
+            table["allocations and exposures"] = latent + 2 * size * I * K + clusters
+            partials = min(N, I * -(-U // BLOCK_ON_DEVICE)) * (U > BLOCK_ON_DEVICE)
+            table["partial sums of items"] = size * partials * K * (1 + law)
+            return table | {"building the transpose": 28 * N}
+        n_blocks = -(-U // BLOCK_USERS)
+        table = {"counts": N * size, "transpose": 8 * N + 4 * n_blocks * (I + 1)}
+        table["factors before and after"] = self._factors
+        table["allocations and exposures"] = latent
+        if self.accelerate:
+            table["sweeps before"] = PARAMETERS_KEPT * 2 * size * (U + I) * K
+        return {"Python": INTERPRETER} | table | {"what the allocator keeps": sum(table.values()) // 4}
+
+    @property
+    def parts(self) -> int:
+        """How many parts several machines cut the users into: whatever their number, so that the bits are the same.
+
+        Each part has sums for all entries of the items' factor, which should not outweigh its counts.
+
+        >>> Sizes(200_000, 60_000, 10_000_000, 50).parts, Sizes(20_000_000, 1_000_000, 10**9, 50).parts
+        (5, 40)
+        """
+        most = max(ALWAYS_WORTH, 2 * self.nnz // max(1, self.n_items * self.n_components))
+        return max(2, min(most, -(-self.nnz // NONZEROS_PER_PART)))
+
+    def memory_of_worker(self, n_machines: int, given: int = 0) -> int:
+        """Return the bytes that each of several machines holds, which share the parts and the data as they are given.
+
+        A part has its own copy of the items' means and geometric means, and its sums for them, until all is added up.
+
+        given : bytes of those data
+        """
+        size, K = np.dtype(self.dtype).itemsize, self.n_components
+        users, nnz, data, parts = (-(-n // n_machines) for n in (self.n_users, self.nnz, given, self.parts))
+        table = replace(self, n_users=users, nnz=nnz).memory()
+        arrays = sum(table[name] for name in ("counts", "transpose", "allocations and exposures"))
+        arrays += size * K * (4 * users + (2 + 4 * parts) * self.n_items)
+        return INTERPRETER + data + ON_THE_WAY * arrays
+
+    def memory_of_driver(self) -> int:
+        """Return the bytes that the process holds which updates all factors for several machines, beside the data."""
+        size = np.dtype(self.dtype).itemsize
+        sums = 2 * size * (self.n_users + self.n_items) * self.n_components  # as they come in, and put together
+        arrays = size * self.nnz + self._factors + 2 * sums
+        return INTERPRETER + ON_THE_WAY * arrays
+
+    def machines(self, memory: int, given: int = 0) -> int | None:
+        """Return how many machines with so many bytes hold a fit; None if none do, since each has all the items.
+
+        >>> Sizes(10_000_000, 100_000, 500_000_000, 50).machines(16 * 10**9)
+        11
+        """
+        if given + sum(self.memory().values()) <= memory:
+            return 1
+        fitting = (n for n in range(2, self.parts + 1) if self.memory_of_worker(n, given) <= memory)
+        return next(fitting, None)
+
+    @property
+    def moved(self) -> int:
+        """How many bytes pass through the driver in a sweep on several machines.
+
+        Users' means and geometric means go to the workers, both sums come back and the new means go; items' means and
+        geometric means go once, to be passed on, and both sums come back, added up in double precision.
+        """
+        size, K = np.dtype(self.dtype).itemsize, self.n_components
+        return K * (5 * size * self.n_users + (2 * size + 16) * self.n_items)
+
+    @property
+    def _factors(self) -> int:
+        """Bytes of both factors, as they are before and after a sweep: means, geometric means, and rates if any."""
+        rates = self.exposure is not None
+        return 2 * np.dtype(self.dtype).itemsize * (2 + rates) * (self.n_users + self.n_items) * self.n_components
+
+
+def continued(few: tuple[int, float], more: tuple[int, float], n_users: int) -> float:
+    """Return the seconds for so many users, on the line through those for few and for more of them.
+
+    >>> continued((10, 3.0), (20, 5.0), 100)
+    21.0
+
+    Neither users nor items take less than nothing: a clock that says so was disturbed, and the line is held between.
+    """
+    (n_few, of_few), (n_more, of_more) = few, more
+    slope = (of_more - of_few) / (n_more - n_few) if n_more > n_few else of_more / n_more
+    return of_more + min(max(slope, 0.0), of_more / n_more) * (n_users - n_more)

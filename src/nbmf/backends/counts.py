@@ -1,0 +1,126 @@
+"""The counts as the passes of inference want them: `Counts`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from nbmf.data.interactions import Ids, Interactions, canonical
+
+BLOCK_USERS = 16_896
+BLOCK_ON_DEVICE = 1 << 17  # the same for the larger cache of a GPU
+SMALL_COUNT = 1e6  # below which a table of how often each is there is small
+CHUNK = 1 << 20  # non-zeros looked at together
+UNKNOWN = -1.0  # in the place of a count
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The counts by user beside the same counts by item, as the passes over the data want them.
+
+    Attributes
+    ----------
+    by_user : csr_array, users × items, floating point, canonical, no stored zero; UNKNOWN in a cell that is left out
+    """
+
+    by_user: sp.csr_array
+
+    @classmethod
+    def of(cls, matrix: sp.csr_array, dtype: np.dtype[Any], unknown: sp.csr_array | None = None) -> Counts:
+        """Lay out a canonical matrix both ways; what `unknown` stores, counts or not, is left out of the likelihood."""
+        if unknown is not None and unknown.nnz:
+            matrix = _with_unknown(matrix, unknown)
+        positions = matrix.indices, matrix.indptr
+        if max(matrix.nnz, *matrix.shape) < 2**31:  # SciPy often has 8 bytes for what fits into 4: half of every walk
+            positions = tuple(values.astype(np.int32, copy=False) for values in positions)
+        return cls(sp.csr_array((matrix.data.astype(dtype, copy=False), *positions), shape=matrix.shape))
+
+    @cached_property
+    def by_item(self) -> tuple[sp.csr_array, ...]:
+        """The transpose, in csr_arrays of items × users of one block of BLOCK_USERS users each.
+
+        The values are the non-zeros' positions in `by_user`. A walk over a block finds its users' factors in the cache.
+        Made when first asked for: a backend may have a way of its own.
+        """
+        blocks = range(0, max(self.by_user.shape[0], 1), BLOCK_USERS)
+        return tuple(_transposed_positions(self.by_user, start) for start in blocks)
+
+    @cached_property
+    def values(self) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+        """The different counts, and how often each is there."""
+        stored = self.by_user.data
+        if len(stored) and stored.max() < SMALL_COUNT and _whole(stored):  # sorting takes far longer
+            pieces = (stored[start : start + CHUNK] for start in range(0, len(stored), CHUNK))
+            size = int(stored.max()) + 1
+            times = np.zeros(size, np.intp)
+            for piece in pieces:
+                times += np.bincount(np.maximum(piece, 0).astype(np.intp), minlength=size)
+            times[:1] = 0  # of unknown cells
+            values = np.flatnonzero(times)
+            return values.astype(np.float64), times[values]
+        return np.unique(stored[stored > 0].astype(np.float64), return_counts=True)
+
+    @property
+    def cells(self) -> tuple[NDArray[np.intp], NDArray[Any], NDArray[np.float64]]:
+        """Rows, columns and counts of the non-zeros, one after another."""
+        stored = self.by_user.data > 0
+        rows = np.repeat(np.arange(self.by_user.shape[0]), np.diff(self.by_user.indptr))
+        return rows[stored], self.by_user.indices[stored], self.by_user.data[stored].astype(np.float64)
+
+    @cached_property
+    def total(self) -> float:
+        """The sum of the counts."""
+        values, times = self.values
+        return float(values @ times)
+
+    @cached_property
+    def unknown(self) -> sp.csr_array | None:
+        """A 1 in each cell that is left out, users × items; None if there is none."""
+        cells = self.by_user.data < 0
+        if not cells.any():
+            return None
+        rows = np.repeat(np.arange(self.by_user.shape[0]), np.diff(self.by_user.indptr))[cells]
+        ones = np.ones(len(rows), self.by_user.dtype)
+        return sp.csr_array((ones, (rows, self.by_user.indices[cells])), shape=self.by_user.shape)
+
+
+def _whole(values: NDArray[Any]) -> bool:
+    pieces = (values[start : start + CHUNK] for start in range(0, len(values), CHUNK))
+    return all(bool(np.all(np.rint(piece) == piece)) for piece in pieces)
+
+
+def take_unknown(unknown: Any, users: Ids, items: Ids) -> sp.csr_array | None:
+    """Check that unknown cells are cells of these users and items, and return them as a matrix."""
+    if unknown is None:
+        return None
+    named = isinstance(unknown, Interactions)
+    matrix = unknown.matrix if named else sp.csr_array(unknown)
+    if matrix.shape != (len(users), len(items)):
+        raise ValueError(f"unknown has shape {matrix.shape}; the counts have {(len(users), len(items))}")
+    if named and not (np.array_equal(unknown.users, users) and np.array_equal(unknown.items, items)):
+        raise ValueError("unknown has other users or items than the counts, or in another order")
+    stored = matrix.copy()
+    stored.eliminate_zeros()
+    return stored
+
+
+def _with_unknown(matrix: sp.csr_array, unknown: sp.csr_array) -> sp.csr_array:
+    """Store UNKNOWN in some cells."""
+    mask = canonical(sp.csr_array((np.ones(unknown.nnz), unknown.indices, unknown.indptr), shape=unknown.shape))
+    mask.data[:] = 1.0
+    known = canonical(matrix.astype(np.float64) - matrix.astype(np.float64) * mask)
+    return canonical(known + UNKNOWN * mask)
+
+
+def _transposed_positions(matrix: sp.csr_array, start: int) -> sp.csr_array:
+    """Transpose a block of users, with each non-zero's position in the whole matrix for a value."""
+    indptr = matrix.indptr[start : start + BLOCK_USERS + 1]
+    positions = np.arange(indptr[0], indptr[-1], dtype=matrix.indices.dtype)
+    shape = (len(indptr) - 1, matrix.shape[1])
+    block = sp.csr_array((positions, matrix.indices[indptr[0] : indptr[-1]], indptr - indptr[0]), shape=shape)
+    return sp.csr_array(block.T)

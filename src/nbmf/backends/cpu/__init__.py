@@ -1,0 +1,1 @@
+"""The passes over the data on several threads of one machine."""

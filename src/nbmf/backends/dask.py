@@ -1,0 +1,393 @@
+"""Fits on several machines, by dask.distributed: users are cut into parts, and what sums over users adds over parts.
+
+Distribution is one more backend around the one of a single machine: the algorithms, the loop and the checkpoints are
+the same and run here. A worker gets its part of the counts from the file, and the factors from here in every sweep;
+what it finds is added up in the order of the parts. So no worker holds anything that cannot be had again: one that is
+killed is replaced, its tasks are done anew, and the result is the same to the bit.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from importlib import import_module
+from numbers import Integral
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nbmf.backends import OnHost, Sums
+from nbmf.backends.cost import Sizes
+from nbmf.backends.counts import Counts, take_unknown
+from nbmf.backends.cpu.passes import Cpu, SparseExpectation
+from nbmf.backends.parts import Part, cut_users
+from nbmf.data.interactions import Interactions
+from nbmf.model.factors import Factor, Gamma, Point, Prior
+from nbmf.model.likelihood import Likelihood
+from nbmf.model.ties import Ties
+from nbmf.storage.container import Path
+from nbmf.storage.counts import is_counts_file, open_counts, store_counts
+
+Array = NDArray[np.floating[Any]]
+Client = Any  # a distributed.Client; dask is optional
+Future = Any
+Model = TypeVar("Model", bound=Any)
+
+ADDED_AT_ONCE = 4  # sums over parts
+PATIENCE = 30  # seconds without any worker
+# Ctrl-C reaches all processes of a terminal; the driver keeps the last sweep and ends the workers
+DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+ALLOWED_DEATHS = 2  # of workers that run a task, before it is held to be the cause
+
+
+class WorkersKilledError(RuntimeError):
+    """Every worker that took a task died."""
+
+
+def fit(
+    model: Model,
+    source: Any,
+    *,
+    client: Client | None = None,
+    n_workers: int = 2,
+    n_parts: int | None = None,
+    folder: Path | None = None,
+    memory_limit: int | str = "2GB",
+    **options: Any,
+) -> Model:
+    """Fit a model on the workers of a dask cluster.
+
+    Without a client it starts processes, so a script must have it below `if __name__ == "__main__":`.
+
+    Parameters
+    ----------
+    model : an estimator, such as NBMF(…)
+    source : a file that `nbmf.store_counts` has written; or whatever that can read, a folder of parquet parts among it;
+        or a dask data frame of such rows, whose columns are recognised by their names
+    client : of the cluster to use; by default one with `n_workers` processes on this machine, for this fit alone
+    n_parts : how many parts the users are cut into; by default one for two million counts, for more where there are
+        many items, and two at least. With the same parts, any number of workers gives the same result to the bit. A
+        worker does as many parts at a time as it has threads; the model's `n_threads` is for each of them, 1 by default
+    folder : where the compact file goes if there is none yet; the workers of every machine must see it under this name
+    memory_limit : what reading may take here
+    options : of `fit`: unknown, callbacks, stopping, checkpoint, checkpoint_every, resume
+
+    Returns
+    -------
+    the model, fitted. Checkpoints are written here, so a fit whose workers are all gone can be resumed.
+    """
+    _check(model, n_workers, n_parts)
+    with ExitStack() as stack:
+        path = stack.enter_context(_compact(source, folder, memory_limit, client))
+        data = open_counts(path)
+        if not data.nnz:
+            raise ValueError(f"{os.fspath(path)}: no count is above 0, so there is nothing to learn from")
+        connected = stack.enter_context(_connected(client, n_workers))
+        size = n_parts or Sizes(data.n_users, data.n_items, data.nnz, model.n_components).parts
+        unknown = take_unknown(options.get("unknown"), data.users, data.items)
+        parts = cut_users(path, data.matrix, size, np.dtype(model.dtype), getattr(model, "binarize", False), unknown)
+        backend = Cluster(connected, tuple(parts), Cpu(model.n_threads or 1))
+        try:
+            model.fit_with(backend, data, **options)
+        finally:
+            backend.forget()
+    return model
+
+
+def _check(model: Any, n_workers: int, n_parts: int | None) -> None:
+    if not hasattr(model, "fit_with"):
+        raise TypeError(f"the model is a {type(model).__name__}; several machines fit NBMF and PoissonMF")
+    model._check_settings()
+    for name, value in (("n_workers", n_workers), ("n_parts", 1 if n_parts is None else n_parts)):
+        if not isinstance(value, Integral) or value < 1:
+            raise ValueError(f"{name} is {value!r}; it must be a whole number from 1")
+    if model.backend not in ("auto", "cpu"):
+        raise ValueError(f"backend is {model.backend!r}; workers compute on their CPUs: leave it at 'auto' or 'cpu'")
+
+
+@dataclass(frozen=True)
+class Share:
+    """A factor, or some of its rows, on its way to a worker: what the passes read of it."""
+
+    mean: Array
+    geometric_mean: Array
+
+    @classmethod
+    def of(cls, factor: Factor, rows: slice = slice(None)) -> Share:
+        """Take some rows of a factor."""
+        mean = factor.mean[rows]
+        return cls(mean, mean if isinstance(factor, Point) else factor.geometric_mean[rows])
+
+    def aligned(self) -> Share:
+        """Copy what came over the network to where arrays begin: the bits of matrix products may depend on it."""
+        mean = np.array(self.mean)
+        return Share(mean, mean if self.geometric_mean is self.mean else np.array(self.geometric_mean))
+
+    @property
+    def total(self) -> float:
+        """Σ⟨x⟩ over all entries."""
+        return float(self.mean.sum(dtype=np.float64))
+
+    @property
+    def dimensions(self) -> tuple[int, int]:
+        """Rows and K."""
+        n_rows, n_components = self.mean.shape
+        return n_rows, n_components
+
+    def on_host(self) -> Share:
+        """Return itself."""
+        return self
+
+
+@dataclass(frozen=True)
+class SpreadExpectation:
+    """Allocations and exposures that stay with the workers, each with its part; and what came back of them."""
+
+    found: tuple[Future, ...]
+    sums: Sums | None
+    log_evidence: float
+
+    @property
+    def user_sums(self) -> Sums:
+        """The sums over each user's cells, of all parts."""
+        if self.sums is None:
+            raise ValueError("the users' sums were not asked for: expect(..., sum_users=True) makes them")
+        return self.sums
+
+
+@dataclass(frozen=True)
+class Cluster(OnHost):
+    """The passes on the workers of a cluster, a part of the users each; posteriors are updated here."""
+
+    client: Client = field(repr=False)
+    parts: tuple[Part, ...]
+    passes: Cpu = field(default_factory=partial(Cpu, 1), repr=False)  # what a worker does a part with
+
+    def expect(
+        self,
+        counts: Counts,
+        users: Factor,
+        items: Factor,
+        likelihood: Likelihood,
+        ties: Ties | None,
+        *,
+        sum_users: bool = True,
+    ) -> SpreadExpectation:
+        """Infer allocations and exposures of every part."""
+        shared = self._send((Share.of(items), ties))
+        found = []
+        for part, data in zip(self.parts, self._counts, strict=True):
+            mine = self._send(Share.of(users, slice(part.start, part.stop)))
+            law = part.law(likelihood)
+            found.append(self._submit("expect", part, _expect, self.passes, data, mine, shared, law, sum_users))
+        reports = [
+            self._submit("report", *pair) for pair in zip(self.parts, [_report] * len(found), found, strict=True)
+        ]
+        gathered: list[tuple[Sums | None, float]] = self._gather(reports)
+        log_evidence = float(sum(log for _, log in gathered))
+        sums = [sums for sums, _ in gathered if sums is not None]
+        return SpreadExpectation(tuple(found), _stacked(sums) if sum_users else None, log_evidence)
+
+    def sum_by_item(self, counts: Counts, expectation: SpreadExpectation, users: Factor) -> Sums:
+        """Sum the same allocations and exposures for each item, in the order of the parts."""
+        tasks = []
+        for part, data, found in zip(self.parts, self._counts, expectation.found, strict=True):
+            means = self._send(Point(users.mean[part.start : part.stop]))
+            tasks.append(self._submit("sum", part, _sum_items, self.passes, data, found, means))
+        (total,) = self._gather([self._reduced(tasks)])
+        return Sums(*(values.astype(users.mean.dtype) for values in total))
+
+    def slopes(
+        self, counts: Counts, expectation: SpreadExpectation, group: str
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """∂/∂α and ∂²/∂α² of the log-evidence: those of users one part after another, others added up."""
+        tasks = [
+            self._submit("slopes", part, _slopes, self.passes, data, found, group)
+            for part, data, found in zip(self.parts, self._counts, expectation.found, strict=True)
+        ]
+        join = np.concatenate if group == "user" else partial(np.sum, axis=0)
+        slope, curvature = (join(values) for values in zip(*self._gather(tasks), strict=True))
+        return slope, curvature
+
+    def conditional(self, prior: Prior, sums: Sums) -> Gamma:
+        """Return the posterior and its moments, made here."""
+        return self._local.conditional(prior, sums)
+
+    def forget(self) -> None:
+        """Let the workers go of the counts."""
+        self.__dict__.pop("_counts", None)
+
+    @cached_property
+    def _local(self) -> Cpu:
+        return Cpu()
+
+    @cached_property
+    def _counts(self) -> list[Future]:
+        return [self._submit("load", part, _load, part) for part in self.parts]
+
+    def _reduced(self, sums: Sequence[Future]) -> Future:
+        """Add up the sums of all parts on the workers, some neighbours at a time: here only the total arrives.
+
+        Which are added to which depends on nothing but their number, so the bits do not either.
+        """
+        parts = self.parts
+        while len(sums) > 1:
+            groups = range(0, len(sums), ADDED_AT_ONCE)
+            sums = [self._submit("add", parts[k], _added, *sums[k : k + ADDED_AT_ONCE]) for k in groups]
+            parts = parts[::ADDED_AT_ONCE]
+        return sums[0]
+
+    def _submit(self, what: str, part: Part, function: Any, *arguments: Any) -> Future:
+        key = f"nbmf-{what}-{part.number}-{os.urandom(8).hex()}"
+        return self.client.submit(function, *arguments, key=key, pure=False)
+
+    def _send(self, value: Any) -> Future:
+        """Hand a value to whichever workers need it: as a task that returns it, so that no worker takes it along."""
+        with import_module("dask").config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
+            return self.client.submit(_same, value, key=f"nbmf-send-{os.urandom(8).hex()}", pure=False)
+
+    def _gather(self, tasks: Sequence[Future]) -> list[Any]:
+        """Return what the tasks of all parts give, in their order."""
+        distributed: Any = import_module("distributed")
+        try:
+            self._wait(tasks)
+            found: list[Any] = self.client.gather(list(tasks))
+        except distributed.KilledWorker as error:
+            number = re.match(r"nbmf-[a-z]+-([0-9]+)-", error.task)  # as `_submit` names tasks
+            failed = self.parts[int(number[1])] if number else "the factors on their way"
+            raise WorkersKilledError(
+                f"{failed}: every worker that took its task died ({error.task}; the last at "
+                f"{error.last_worker.address}). Most often they run out of memory: give them more, or ask for more "
+                f"parts than {len(self.parts)}"
+            ) from error
+        return found
+
+    def _wait(self, tasks: Sequence[Future]) -> None:
+        """Wait for the tasks, as long as there is somebody to do them."""
+        distributed: Any = import_module("distributed")
+        alone = 0
+        while alone < PATIENCE:
+            try:
+                distributed.wait(tasks, timeout=1)
+                return
+            except TimeoutError:
+                alone = 0 if self.client.ncores() else alone + 1
+        raise WorkersKilledError(
+            f"no worker has been there for {PATIENCE} seconds; start some, and resume from a checkpoint if there is one"
+        )
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _load(part: Part) -> Counts:
+    return part.load()
+
+
+def _expect(
+    passes: Cpu, counts: Counts, users: Share, shared: tuple[Share, Ties | None], law: Likelihood, sum_users: bool
+) -> SparseExpectation:
+    items, ties = shared
+    return passes.expect(counts, users.aligned(), items.aligned(), law, ties, sum_users=sum_users)
+
+
+def _report(found: SparseExpectation) -> tuple[Sums | None, float]:
+    return found.sums, found.log_evidence
+
+
+def _sum_items(passes: Cpu, counts: Counts, found: SparseExpectation, users: Point) -> Sums:
+    return passes.sum_by_item(counts, found, Point(np.array(users.value)))
+
+
+def _slopes(passes: Cpu, counts: Counts, found: SparseExpectation, group: str) -> tuple[Array, Array]:
+    return passes.slopes(counts, found, group)
+
+
+def _added(first: Sums, *others: Sums) -> Sums:
+    """Add up, in the order of the parts and in double precision."""
+    allocated, exposed = (values.astype(np.float64) for values in first)
+    for part in others:
+        allocated += part.allocated
+        exposed = exposed + part.exposed  # one row for all items, or one for each where cells are unknown
+    return Sums(allocated, exposed)
+
+
+def _stacked(sums: Sequence[Sums]) -> Sums:
+    """The rows of all parts, one after another; where all rows of a law agree, there is one row."""
+    agree = all(len(part.exposed) == 1 < len(part.allocated) for part in sums)
+    exposed = sums[0].exposed if agree else np.concatenate([
+        np.broadcast_to(part.exposed, part.allocated.shape) for part in sums
+    ])  # fmt: skip
+    return Sums(np.concatenate([part.allocated for part in sums]), exposed)
+
+
+@contextmanager
+def local_cluster(n_workers: int) -> Iterator[Any]:
+    """Processes on this machine, each replaced when it dies."""
+    try:
+        dask, distributed = import_module("dask"), import_module("distributed")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("several workers need dask: pip install 'nbmf[dask]'") from error
+    settings = {
+        "distributed.scheduler.allowed-failures": ALLOWED_DEATHS,
+        # so long after a death dask gives a worker up for good if, by chance, it is just being replaced again
+        "distributed.deploy.lost-worker-timeout": "1 day",
+    }
+    anywhere = {"dashboard_address": "127.0.0.1:0"}  # dask's usual port is taken when another fit runs
+    with (
+        dask.config.set(settings),
+        distributed.LocalCluster(
+            n_workers=n_workers,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=None,
+            scheduler_kwargs=anywhere,
+            preload=[DEAF],
+        ) as cluster,
+    ):
+        yield cluster
+
+
+@contextmanager
+def _connected(client: Client | None, n_workers: int) -> Iterator[Client]:
+    """The given client, or one of a cluster of processes that lives as long as the fit."""
+    if client is not None:
+        yield client
+        return
+    with local_cluster(n_workers) as cluster, import_module("distributed").Client(cluster) as found:
+        yield found
+
+
+@contextmanager
+def _compact(source: Any, folder: Path | None, memory_limit: int | str, client: Client | None) -> Iterator[Path]:
+    """The path of a compact file of the counts, made for the fit if there is none yet."""
+    if isinstance(source, Interactions):
+        raise TypeError(
+            "workers read a file, and Interactions are none: give the path that nbmf.store_counts wrote, or what they "
+            "were read from"
+        )
+    if isinstance(source, str | os.PathLike) and is_counts_file(source):
+        yield source
+        return
+    with tempfile.TemporaryDirectory(prefix="nbmf-", dir=folder) as place:
+        if hasattr(source, "__dask_graph__"):
+            source = _parts_of(source, os.path.join(place, "parts"), client)
+        path = os.path.join(place, "fit.counts")
+        store_counts(source, path, memory_limit=memory_limit)
+        yield path
+
+
+def _parts_of(collection: Any, place: str, client: Client | None) -> str:
+    """Write a dask data frame to a folder of parquet parts, by the cluster that is there."""
+    if not hasattr(collection, "to_parquet"):
+        raise TypeError(f"cannot read interactions from dask's {type(collection).__name__}; make it a dask data frame")
+    with nullcontext() if client is None else client.as_current():
+        collection.to_parquet(place, write_index=False)
+    return place

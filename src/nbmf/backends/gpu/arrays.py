@@ -1,0 +1,321 @@
+"""What stays on the device between sweeps: the counts both ways round, and factors that NumPy sees only if it asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+from nbmf.backends.counts import Counts
+from nbmf.model.factors import Factor, Gamma, Point, Prior
+
+Array = NDArray[np.floating[Any]]
+Tensor = Any  # a torch.Tensor; torch is optional, so its types are not relied on
+
+FEW_CLUSTERS = 256  # whose sums are made by a product
+
+
+def to_device(values: Any, device: Any) -> Tensor:
+    """Return a tensor of these numbers on the device; one that is there already as it is."""
+    if isinstance(values, torch.Tensor):
+        return values
+    array = np.ascontiguousarray(values)
+    if not array.flags.writeable:  # a file that is mapped into memory; torch would warn that it might write there
+        array = array.copy()
+    return torch.from_numpy(array).to(device)
+
+
+def to_host(values: Any) -> Any:
+    """Return a NumPy array of the numbers of a tensor; whatever else comes as it is."""
+    return values.cpu().numpy() if isinstance(values, torch.Tensor) else values
+
+
+class ResidentPoint(Point):
+    """Entries known as numbers, on the device."""
+
+    def __init__(self, value: Tensor) -> None:
+        """Keep the tensor, rows × K."""
+        self.__dict__["tensor"] = value
+        self.__dict__["tensors"] = (value, value)
+
+    @cached_property
+    def value(self) -> Array:
+        """The values on the host."""
+        return np.asarray(to_host(self.__dict__["tensor"]))
+
+    @property
+    def dimensions(self) -> tuple[int, int]:
+        """Rows and K."""
+        n_rows, n_components = self.__dict__["tensor"].shape
+        return n_rows, n_components
+
+    @property
+    def total(self) -> float:
+        """Σ of the values, in double precision."""
+        return float(self.__dict__["tensor"].sum(dtype=torch.float64))
+
+    def on_host(self) -> Point:
+        """Return the same point in NumPy's memory."""
+        return Point(self.value)
+
+
+class Moments(NamedTuple):
+    """The arrays of a `Gamma`, as tensors."""
+
+    mean: Tensor
+    geometric_mean: Tensor
+    exposed: Tensor
+    row_means: Tensor
+    row_logs: Tensor
+    row_entropies: Tensor
+
+
+class ResidentGamma(Gamma):
+    """Gamma posteriors on the device; what is asked of them as NumPy arrays is fetched then, and kept."""
+
+    def __init__(self, moments: Moments, prior_rate: float | Array) -> None:
+        """Keep the tensors."""
+        self.__dict__["moments"] = moments
+        # asked for at the end of a sweep, when the device would wait for it
+        self.__dict__["totals"] = torch.stack((moments.row_means, moments.row_logs, moments.row_entropies)).sum(dim=1)
+        self.__dict__["tensors"] = (moments.mean, moments.geometric_mean)
+        self.__dict__["prior_rate"] = prior_rate
+
+    def _fetch(self, name: str) -> NDArray[Any]:
+        return np.asarray(to_host(getattr(self.__dict__["moments"], name)))
+
+    @cached_property
+    def mean(self) -> Array:
+        """⟨x⟩, rows × K."""
+        return self._fetch("mean")
+
+    @cached_property
+    def geometric_mean(self) -> Array:
+        """exp⟨ln x⟩, rows × K."""
+        return self._fetch("geometric_mean")
+
+    @cached_property
+    def exposed(self) -> Array:
+        """Rates less the prior's, rows × K or 1 × K."""
+        return self._fetch("exposed")
+
+    @cached_property
+    def row_means(self) -> NDArray[np.float64]:
+        """Σ_k ⟨x⟩ of each row."""
+        return self._fetch("row_means")
+
+    @cached_property
+    def row_logs(self) -> NDArray[np.float64]:
+        """Σ_k ⟨ln x⟩ of each row."""
+        return self._fetch("row_logs")
+
+    @cached_property
+    def row_entropies(self) -> NDArray[np.float64]:
+        """Σ_k entropy of each row."""
+        return self._fetch("row_entropies")
+
+    @property
+    def dimensions(self) -> tuple[int, int]:
+        """Rows and K."""
+        n_rows, n_components = self.__dict__["moments"].mean.shape
+        return n_rows, n_components
+
+    @cached_property
+    def _totals(self) -> tuple[float, float, float]:
+        """Σ⟨x⟩, Σ⟨ln x⟩ and the entropy, over all entries, in one transfer."""
+        mean, log, entropy = self.__dict__["totals"].tolist()
+        return mean, log, entropy
+
+    @property
+    def total(self) -> float:
+        """Σ⟨x⟩ over all entries."""
+        return self._totals[0]
+
+    def divergence(self, prior: Prior) -> float:
+        """KL(q‖prior): from three sums where all rows have one prior, so that no array leaves the device."""
+        if isinstance(prior.rate, np.ndarray):
+            return super().divergence(prior)
+        (n_rows, n_components), (mean, log, entropy) = self.dimensions, self._totals
+        log_normalizer = n_rows * n_components * (prior.shape * np.log(prior.rate) - gammaln(prior.shape))
+        return float(-entropy - (log_normalizer + (prior.shape - 1) * log - prior.rate * mean))
+
+    def on_host(self) -> Gamma:
+        """Return the same posteriors in NumPy's memory."""
+        moments = (self.mean, self.geometric_mean, self.exposed)
+        return Gamma(*moments, self.prior_rate, self.row_means, self.row_logs, self.row_entropies)
+
+
+def tables(factor: Factor, device: Any) -> tuple[Tensor, Tensor]:
+    """Return the mean and the geometric mean of a factor on the device."""
+    held = factor.__dict__.get("tensors")
+    if held is not None and held[0].device.type == torch.device(device).type:
+        return held[0], held[1]
+    mean = to_device(factor.mean, device)
+    return mean, mean if isinstance(factor, Point) else to_device(factor.geometric_mean, device)
+
+
+class Runs(NamedTuple):
+    """Rows cut into runs of bounded length, so that no program of a kernel has much more to do than another.
+
+    row, first, last : of each run: its row, and which non-zeros it has
+    slot : where its sums go: −1 for the row's own place, else a row of the partial sums
+    split_row, split_first, split_last : of each row with several runs: its number, and its slots
+    n_slots : how many partial sums there are
+    empty_row : the rows without non-zeros
+    """
+
+    row: Tensor
+    first: Tensor
+    last: Tensor
+    slot: Tensor
+    split_row: Tensor
+    split_first: Tensor
+    split_last: Tensor
+    n_slots: int
+    empty_row: Tensor
+
+
+def cut(indptr: Tensor, columns: Tensor, longest: int, block: int = 0) -> Runs:
+    """Cut rows into runs of at most `longest` non-zeros.
+
+    block : if not 0, runs also end where the columns' number passes a multiple of it, and runs of one block of columns
+        come together: the rows that they gather are then still in the cache
+    """
+    device, n_rows, nnz = indptr.device, len(indptr) - 1, len(columns)
+    lengths = indptr[1:] - indptr[:-1]
+    starts, rows = indptr[:-1], torch.arange(n_rows, device=device)
+    if block and nnz:
+        row_of = torch.repeat_interleave(rows, lengths)
+        part = columns.long() // block
+        new = torch.ones(nnz, dtype=torch.bool, device=device)
+        new[1:] = (row_of[1:] != row_of[:-1]) | (part[1:] != part[:-1])
+        starts = new.nonzero().ravel()
+        rows, lengths = row_of[starts], torch.diff(starts, append=torch.tensor([nnz], device=device))
+    n_runs = (lengths + longest - 1) // longest
+    which = torch.repeat_interleave(torch.arange(len(rows), device=device), n_runs)
+    before = torch.cumsum(n_runs, 0) - n_runs
+    first = starts[which] + longest * (torch.arange(len(which), device=device) - before[which])
+    last = torch.minimum(first + longest, starts[which] + lengths[which])
+    row = rows[which]
+    of_row = torch.bincount(row, minlength=n_rows)
+    split_row = (of_row > 1).nonzero().ravel()
+    split_last = torch.cumsum(of_row[split_row], 0)
+    split = of_row[row] > 1
+    slot = torch.where(split, torch.cumsum(split, 0) - 1, -1)
+    runs = [row, first, last, slot]
+    if block and nnz:
+        order = torch.argsort(columns[first].long() // block, stable=True)
+        runs = [values[order] for values in runs]
+    row, first, last, slot = runs
+    split_first = split_last - of_row[split_row]
+    empty_row = (of_row == 0).nonzero().ravel()
+    n_slots = int(split_last[-1]) if len(split_last) else 0
+    return Runs(row.int(), first, last, slot.int(), split_row.int(), split_first, split_last, n_slots, empty_row)
+
+
+class Clusters(NamedTuple):
+    """Ties on the device.
+
+    labels : the cluster of each item
+    sizes : how many items each has
+    members : the items, one cluster after another
+    belongs : items × clusters, 1 where an item is in a cluster; None if there are more than FEW_CLUSTERS
+    n_unseen : users × clusters, how many items of each a user has not taken
+    """
+
+    labels: Tensor
+    sizes: Tensor
+    members: Tensor
+    belongs: Tensor | None
+    n_unseen: Tensor
+
+    @classmethod
+    def of(cls, labels: Tensor, n_clusters: int, counts: RowCounts) -> Clusters:
+        """Count the clusters' items, and what users took of each."""
+        sizes, belongs = torch.bincount(labels, minlength=n_clusters), None
+        if n_clusters <= FEW_CLUSTERS:
+            belongs = (labels[:, None] == torch.arange(n_clusters, device=labels.device)).to(counts.values.dtype)
+        place = counts.rows * n_clusters + labels[counts.columns]
+        taken = torch.bincount(place, minlength=counts.shape[0] * n_clusters).view(-1, n_clusters)
+        return cls(labels, sizes, torch.argsort(labels, stable=True), belongs, (sizes - taken).int())
+
+
+@dataclass(frozen=True)
+class RowCounts:
+    """Counts on the device, row by row.
+
+    indptr, columns, values : by user; a negative value is an unknown cell
+    user_runs : the users' rows, cut into runs of at most `longest` non-zeros
+    """
+
+    shape: tuple[int, int]
+    indptr: Tensor
+    columns: Tensor
+    values: Tensor
+    longest: int
+    user_runs: Runs
+    has_unknown: bool
+
+    @classmethod
+    def copied(cls, matrix: sp.csr_array, device: Any, longest: int) -> RowCounts:
+        """Copy a matrix to the device."""
+        indptr = to_device(matrix.indptr.astype(np.int64), device)
+        columns, values = to_device(matrix.indices.astype(np.int32, copy=False), device), to_device(matrix.data, device)
+        runs, has_unknown = cut(indptr, columns, longest), bool((values < 0).any())
+        return cls(matrix.shape, indptr, columns, values, longest, runs, has_unknown)
+
+    def take(self, rows: Tensor) -> RowCounts:
+        """Return some of the rows."""
+        lengths = torch.diff(self.indptr)[rows]
+        indptr = torch.zeros(len(rows) + 1, dtype=torch.int64, device=rows.device)
+        indptr[1:] = torch.cumsum(lengths, 0)
+        shift = torch.repeat_interleave(self.indptr[rows] - indptr[:-1], lengths)
+        cells = torch.arange(len(shift), device=rows.device) + shift
+        columns = self.columns[cells]
+        runs = cut(indptr, columns, self.longest)
+        shape = len(rows), self.shape[1]
+        return RowCounts(shape, indptr, columns, self.values[cells], self.longest, runs, self.has_unknown)
+
+    @property
+    def rows(self) -> Tensor:
+        """The user of each non-zero."""
+        n_users = len(self.indptr) - 1
+        return torch.repeat_interleave(torch.arange(n_users, device=self.indptr.device), torch.diff(self.indptr))
+
+
+@dataclass(frozen=True)
+class ResidentCounts(RowCounts):
+    """The counts on the device both ways round.
+
+    item_indptr, item_users, order : by item: who took it, and where that non-zero is among the users'
+    item_runs : the items' rows, cut
+    """
+
+    item_indptr: Tensor
+    item_users: Tensor
+    order: Tensor
+    item_runs: Runs
+
+    @classmethod
+    def of(cls, counts: Counts, device: Any, longest: int, block: int) -> ResidentCounts:
+        """Copy the counts by user to the device, and transpose them there."""
+        by_user = RowCounts.copied(counts.by_user, device, longest)
+        (n_users, n_items), columns, indptr = by_user.shape, by_user.columns, by_user.indptr
+        order = torch.argsort(columns, stable=True)
+        of_item = torch.zeros(n_items + 1, dtype=torch.int64, device=device)
+        of_item[1:] = torch.cumsum(torch.bincount(columns, minlength=n_items), 0)
+        users = torch.repeat_interleave(torch.arange(n_users, dtype=torch.int32, device=device), torch.diff(indptr))
+        item_users = users[order]
+        return cls(
+            **by_user.__dict__,
+            item_indptr=of_item,
+            item_users=item_users,
+            order=order.int() if len(order) < 2**31 else order,
+            item_runs=cut(of_item, item_users, longest, block),
+        )

@@ -1,0 +1,189 @@
+"""The passes of the gpu backend in plain PyTorch: what its kernels mean, and what runs where they cannot.
+
+That is on a CPU, in double precision over tiles, and with very many clusters. Rows are taken in blocks, so that no
+array of non-zeros × K or users × items exists as a whole. Each row is summed by itself in one order: the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from nbmf.backends.gpu.arrays import Clusters, Moments, ResidentCounts, RowCounts
+
+Tensor = Any
+
+BLOCK_ENTRIES = 1 << 25  # of an array of non-zeros × K, or of a tile
+HALF_LN_2PI = 0.9189385332046727
+
+
+def allocate(
+    counts: RowCounts, users: Tensor, items: Tensor, least: float, sum_users: bool
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Eq. (update_c) from geometric means: y/λ of each non-zero, each user's sums if wanted, and Σ y ln λ."""
+    shares, allocated, total = torch.empty_like(counts.values), torch.zeros_like(users), _zero(users)
+    for rows, cells, lengths in _blocks(counts.indptr, users.shape[1]):
+        near = items[counts.columns[cells]]
+        λ = (torch.repeat_interleave(users[rows], lengths, dim=0) * near).sum(dim=1).clamp_min(least)
+        y = counts.values[cells].clamp_min(0)
+        shares[cells] = y / λ
+        total += (y.double() * λ.double().log()).sum()
+        if sum_users:
+            allocated[rows] = users[rows] * _row_sums(shares[cells, None] * near, lengths)
+    return shares, allocated if sum_users else None, total
+
+
+def expose(
+    counts: RowCounts, users: Tensor, items: Tensor, α_users: Tensor, α_items: Tensor | None, sum_users: bool
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Eq. (update_a) for exact exposures: by how much a non-zero's exceeds that of a zero, y/(α+μ), and the sums.
+
+    What depends on μ of the log-evidence of non-zeros is the third, but for −α ln(1 + μ/α), which the tiles have.
+    """
+    excess, exposed, total = torch.empty_like(counts.values), torch.zeros_like(users), _zero(users)
+    for rows, cells, lengths in _blocks(counts.indptr, users.shape[1]):
+        columns = counts.columns[cells]
+        near, y = items[columns], counts.values[cells]
+        μ = (torch.repeat_interleave(users[rows], lengths, dim=0) * near).sum(dim=1)
+        α = torch.repeat_interleave(α_users[rows], lengths) if α_items is None else α_items[columns]
+        excess[cells] = torch.where(y < 0, -α, y) / (α + μ)
+        total -= _log_evidence(y, μ, α, 0.0)
+        if sum_users:
+            exposed[rows] = _row_sums(excess[cells, None] * near, lengths)
+    return excess, exposed if sum_users else None, total
+
+
+def tie(
+    counts: RowCounts, users: Tensor, items: Tensor, mass: Tensor, clusters: Clusters, α_users: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Eq. (update_a) for tied exposures: by how much each non-zero's exceeds A_uc, A_uc itself, the log-evidence.
+
+    mass : users × clusters, ⟨w_u⟩·S_c
+    """
+    n_clusters = mass.shape[1]
+    excess, unseen, total = torch.empty_like(counts.values), mass.clone(), _zero(users)
+    for rows, cells, lengths in _blocks(counts.indptr, max(users.shape[1], n_clusters)):
+        columns = counts.columns[cells]
+        label, y = clusters.labels[columns].long(), counts.values[cells]
+        row = torch.repeat_interleave(torch.arange(len(lengths), device=users.device), lengths)
+        μ = (users[rows][row] * items[columns]).sum(dim=1)
+        member = torch.zeros(len(μ), n_clusters, dtype=users.dtype, device=users.device)
+        member[torch.arange(len(μ), device=users.device), label] = 1
+        n_unseen = clusters.n_unseen[rows]
+        mean = (unseen[rows] - _row_sums(member * μ[:, None], lengths)).clamp_min(0) / n_unseen.clamp_min(1)
+        α = α_users[rows, None]
+        total -= (α.double() * n_unseen.double() * torch.log1p(mean.double() / α.double())).sum()
+        unseen[rows] = torch.where(n_unseen > 0, α / (α + mean), 0)  # nobody is unseen in a cluster taken as a whole
+        α = α_users[rows][row]
+        excess[cells] = (α + torch.where(y < 0, -α, y)) / (α + μ) - unseen[rows][row, label]
+        total -= _log_evidence(y, μ, α, 1.0)
+    return excess, unseen, total
+
+
+def sum_users(counts: RowCounts, weights: Tensor, items: Tensor) -> Tensor:
+    """Σ over each user's non-zeros of a weight times the item's row."""
+    sums = torch.zeros(counts.shape[0], items.shape[1], dtype=items.dtype, device=items.device)
+    for rows, cells, lengths in _blocks(counts.indptr, items.shape[1]):
+        sums[rows] = _row_sums(weights[cells, None] * items[counts.columns[cells]], lengths)
+    return sums
+
+
+def sum_items(
+    counts: ResidentCounts, shares: Tensor, geometric: Tensor, excess: Tensor | None, means: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Σ over each item's non-zeros of share times geometric mean of the user, and of excess times mean."""
+    pairs = [(shares, geometric)] + ([(excess, means)] if excess is not None else [])
+    found = []
+    for weights, table in pairs:
+        sums = torch.zeros(counts.shape[1], table.shape[1], dtype=table.dtype, device=table.device)
+        for rows, cells, lengths in _blocks(counts.item_indptr, table.shape[1]):
+            of_cells = weights[counts.order[cells]][:, None]
+            sums[rows] = _row_sums(of_cells * table[counts.item_users[cells]], lengths)
+        found.append(sums)
+    return found[0], found[1] if len(found) > 1 else None
+
+
+def add_shared(exposed: Tensor, of_clusters: Tensor, labels: Tensor) -> Tensor:
+    """Add to each item's sums those that its cluster shares, in place; below 0 is rounding."""
+    return exposed.add_(of_clusters[labels]).clamp_min_(0)
+
+
+def expose_tiles(
+    rows: Tensor,
+    columns: Tensor,
+    weights: Tensor,
+    α_rows: Tensor,
+    α_columns: Tensor | None,
+    *,
+    logs: bool,
+    sums: bool,
+    precision: str = "float32",
+) -> tuple[Tensor | None, Tensor]:
+    """Exact exposures as if every count were 0: Σ over columns of α/(α+μ) weights, and −Σ α ln(1 + μ/α) if wanted."""
+    exposed, total = torch.zeros(len(rows), weights.shape[1], dtype=rows.dtype, device=rows.device), _zero(rows)
+    step = max(1, BLOCK_ENTRIES // max(len(columns), 1))
+    for top in range(0, len(rows), step):
+        block = slice(top, top + step)
+        μ = rows[block] @ columns.T
+        α = α_rows[block, None] if α_columns is None else α_columns[None, :]
+        if logs:
+            total -= (α.double() * torch.log1p(μ.double() / α.double())).sum()
+        if sums:
+            exposed[block] = (α / (α + μ)) @ weights
+    return exposed if sums else None, total
+
+
+def gamma_moments(prior_shape: float, prior_rates: Tensor, allocated: Tensor, exposed: Tensor) -> Moments:
+    """Moments of Gamma(prior shape + allocated, prior rate + exposed), by the series of `kernels.gamma_rows`."""
+    mean, geometric_mean = torch.empty_like(allocated), torch.empty_like(allocated)
+    found = [torch.empty(len(allocated), dtype=torch.float64, device=allocated.device) for _ in range(3)]
+    step = max(1, BLOCK_ENTRIES // max(allocated.shape[1], 1))
+    for top in range(0, len(allocated), step):
+        block = slice(top, top + step)
+        a = prior_shape + allocated[block].double()
+        rates = prior_rates[block] if len(prior_rates) > 1 else prior_rates
+        b = rates.double() + (exposed[block] if len(exposed) > 1 else exposed).double()
+        product, slope = a, torch.ones_like(a)
+        for n in range(1, 8):
+            slope = slope * (a + n) + product
+            product = product * (a + n)
+        y = 1 / (a + 8)
+        s = y * y
+        ε = 1 / 12 - s * (1 / 120 - s * (1 / 252 - s * (1 / 240 - s * (1 / 132 - s * (691 / 32760 - s / 12)))))
+        δ = 1 / 12 - s * (1 / 360 - s * (1 / 1260 - s * (1 / 1680 - s * (1 / 1188 - s * (691 / 360360 - s / 156)))))
+        drop = 0.5 * y + s * ε + slope / product
+        log_z, log_b = torch.log(a + 8), torch.log(b)
+        mean[block], geometric_mean[block] = a / b, (a + 8) / b * torch.exp(-drop)
+        found[0][block], found[1][block] = (a / b).sum(dim=1), (log_z - drop - log_b).sum(dim=1)
+        entropy = 8.5 * log_z - 8 + HALF_LN_2PI + y * δ - torch.log(product) + (a - 1) * drop - log_b
+        found[2][block] = entropy.sum(dim=1)
+    return Moments(mean, geometric_mean, exposed, *found)
+
+
+def _log_evidence(y: Tensor, μ: Tensor, α: Tensor, own: float) -> Tensor:
+    """Σ y ln(α+μ) + own·α ln(1 + μ/α) of stored cells; an unknown one has −α for y there, which takes it off."""
+    y, μ, α = y.double(), μ.double(), α.double()
+    count = torch.where(y < 0, -α, y) + own * α
+    return (y.clamp_min(0) * α.log() + count * torch.log1p(μ / α)).sum()
+
+
+def _zero(like: Tensor) -> Tensor:
+    return torch.zeros((), dtype=torch.float64, device=like.device)
+
+
+def _row_sums(values: Tensor, lengths: Tensor) -> Tensor:
+    """Sum stretches of rows of an array; in double, as the stretches may be long."""
+    return torch.segment_reduce(values.double(), "sum", lengths=lengths, axis=0, initial=0).to(values.dtype)
+
+
+def _blocks(indptr: Tensor, width: int) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Stretches of rows with at most BLOCK_ENTRIES/width non-zeros (or one row): rows, non-zeros, lengths of rows."""
+    bounds, most = indptr.tolist(), max(1, BLOCK_ENTRIES // width)
+    start = 0
+    while start < len(bounds) - 1:
+        stop = int(torch.searchsorted(indptr, bounds[start] + most, right=True)) - 1
+        stop = min(max(stop, start + 1), len(bounds) - 1)
+        yield slice(start, stop), slice(bounds[start], bounds[stop]), torch.diff(indptr[start : stop + 1])
+        start = stop

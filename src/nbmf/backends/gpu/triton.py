@@ -1,0 +1,218 @@
+"""The passes of the gpu backend by Triton's kernels: the functions of torch_passes.py, where their meaning is."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import triton
+
+from nbmf.backends.gpu import kernels
+from nbmf.backends.gpu import passes as torch_passes
+from nbmf.backends.gpu.arrays import Clusters, Moments, ResidentCounts, RowCounts, Runs
+
+Tensor = Any
+
+MOST_CLUSTERS = 1024  # that one program can hold
+MOST_COMPONENTS = 512
+ROWS_OF_GAMMAS = 4
+SHARED_ROWS = 16
+STEP, WARPS = 16, 1  # columns that a program gathers at a time, and its warps
+TIE_STEP, TIE_WARPS = 32, 1
+LOG_BLOCK = 1024  # non-zeros whose logarithms a program adds up
+ITEM_STEP = 8
+MOST_TILED = 128
+# rows and columns of a tile, warps, stages and registers, by the type of the factors and whether logarithms are wanted:
+# the fastest on an H200 for K = 64 (benchmarks/gpu.py --tune)
+TILES = {
+    ("bf16", True): (128, 32, 8, 3, 128),
+    ("bf16", False): (128, 64, 8, 3, 128),
+    ("tf32", True): (128, 32, 8, 3, None),
+    ("tf32", False): (128, 32, 8, 3, None),
+    ("tf32x3", True): (128, 64, 8, 1, None),
+    ("tf32x3", False): (128, 64, 8, 1, None),
+}
+WIDE_TILES = {"bf16": (128, 32, 8, 2, None), "tf32": (64, 32, 4, 2, None), "tf32x3": (64, 32, 4, 1, None)}  # to K = 128
+PROGRAMS = 1056  # blocks of tiles that keep a large device busy: for fewer rows, columns are cut into stretches
+SHORTEST = 4096  # columns of a stretch
+FINITE = 1e37  # what a product of factors 1 + μ/α must stay below
+FEW = 0.25  # mean of μ/α of a row up to which its sums are made of 1 − exposure, which then loses fewer digits
+
+
+def fits(n_components: int, n_clusters: int) -> bool:
+    """Whether these kernels can hold so much in a program."""
+    return n_components <= MOST_COMPONENTS and n_clusters <= MOST_CLUSTERS
+
+
+def allocate(
+    counts: RowCounts, users: Tensor, items: Tensor, least: float, sum_users: bool
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Eq. (update_c): see torch_passes.py."""
+    runs, shares = counts.user_runs, torch.empty_like(counts.values)
+    sums, partials, _ = _places(runs, users)
+    least_of = torch.full((1,), least, dtype=users.dtype, device=users.device)
+    arguments = (counts.columns, counts.values, users, items, least_of, shares, sums, partials)
+    _launch(kernels.allocate_runs, len(runs.row), WARPS, *runs[:4], *arguments, **_sizes(users), SUMS=sum_users)
+    n_blocks = triton.cdiv(len(shares), LOG_BLOCK)
+    logs = torch.empty(n_blocks, dtype=torch.float64, device=users.device)
+    _launch(kernels.log_shares, n_blocks, 4, counts.values, shares, logs, len(shares), BLOCK=LOG_BLOCK)
+    return shares, _join(runs, partials, sums) if sum_users else None, logs.sum()
+
+
+def expose(
+    counts: RowCounts, users: Tensor, items: Tensor, α_users: Tensor, α_items: Tensor | None, sum_users: bool
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Eq. (update_a) for exact exposures, of the non-zeros: see torch_passes.py."""
+    runs, excess = counts.user_runs, torch.empty_like(counts.values)
+    sums, partials, logs = _places(runs, users)
+    alphas = α_users if α_items is None else α_items
+    arguments = (counts.columns, counts.values, users, items, alphas, excess, sums, partials, logs)
+    settings = {**_sizes(users), "SUMS": sum_users, "BY_ITEM": α_items is not None}
+    _launch(kernels.expose_runs, len(runs.row), WARPS, *runs[:4], *arguments, **settings)
+    return excess, _join(runs, partials, sums) if sum_users else None, logs.sum()
+
+
+def tie(
+    counts: RowCounts, users: Tensor, items: Tensor, mass: Tensor, clusters: Clusters, α_users: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Eq. (update_a) for tied exposures: see torch_passes.py. `mass` becomes A_uc."""
+    runs, excess = counts.user_runs, torch.empty_like(counts.values)
+    walk = (*runs[:3], counts.columns, users, items, excess)
+    _launch(kernels.intensity_runs, len(runs.row), WARPS, *walk, **_sizes(users))
+    logs = torch.empty(len(users), dtype=torch.float64, device=users.device)
+    labels, n_unseen, size = clusters.labels, clusters.n_unseen, mass.shape[1]
+    arguments = (counts.indptr, counts.columns, counts.values, labels, n_unseen, α_users, excess, mass, logs)
+    settings = {"C": size, "BLOCK_C": max(16, triton.next_power_of_2(size)), "STEP": TIE_STEP}
+    _launch(kernels.tie_rows, len(users), TIE_WARPS, *arguments, **settings)
+    return excess, mass, logs.sum()
+
+
+def sum_users(counts: RowCounts, weights: Tensor, items: Tensor) -> Tensor:
+    """Σ over each user's non-zeros of a weight times the item's row."""
+    runs = counts.user_runs
+    sums, partials, _ = _places(runs, items, counts.shape[0])
+    arguments = (counts.columns, weights, weights, weights, items, items, sums, sums, partials, partials)
+    settings = {**_sizes(items), "ORDERED": False, "TWO": False}
+    _launch(kernels.sum_runs, len(runs.row), WARPS, *runs[:4], *arguments, **settings)
+    return _join(runs, partials, sums)
+
+
+def sum_items(
+    counts: ResidentCounts, shares: Tensor, geometric: Tensor, excess: Tensor | None, means: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Σ over each item's non-zeros: see torch_passes.py."""
+    runs, two = counts.item_runs, excess is not None
+    sums, partials, _ = _places(runs, geometric, counts.shape[1])
+    more_sums, more_partials, _ = _places(runs, geometric, counts.shape[1]) if two else (sums, partials, None)
+    weights, table = (shares, excess if two else shares), (geometric, means if two else geometric)
+    arguments = (counts.item_users, counts.order, *weights, *table, sums, more_sums, partials, more_partials)
+    settings = {**_sizes(geometric), "STEP": ITEM_STEP, "ORDERED": True, "TWO": two}
+    _launch(kernels.sum_runs, len(runs.row), WARPS, *runs[:4], *arguments, **settings)
+    return _join(runs, partials, sums), _join(runs, more_partials, more_sums) if two else None
+
+
+def add_shared(exposed: Tensor, of_clusters: Tensor, labels: Tensor) -> Tensor:
+    """Add to each item's sums those that its cluster shares: see torch_passes.py."""
+    sizes = {name: size for name, size in _sizes(exposed).items() if name != "STEP"}
+    arguments = (exposed, of_clusters, labels, len(exposed))
+    _launch(kernels.add_shared_rows, triton.cdiv(len(exposed), SHARED_ROWS), 4, *arguments, ROWS=SHARED_ROWS, **sizes)
+    return exposed
+
+
+def expose_tiles(
+    rows: Tensor,
+    columns: Tensor,
+    weights: Tensor,
+    α_rows: Tensor,
+    α_columns: Tensor | None,
+    *,
+    logs: bool,
+    sums: bool,
+    precision: str = "float32",
+) -> tuple[Tensor | None, Tensor]:
+    """Exact exposures over every cell: see torch_passes.py; tiles never leave the chip."""
+    block_k = max(16, triton.next_power_of_2(rows.shape[1]))
+    if rows.dtype == torch.float64 or block_k > MOST_TILED:
+        return torch_passes.expose_tiles(rows, columns, weights, α_rows, α_columns, logs=logs, sums=sums)
+    kind = {"float32": "tf32x3", "tf32": "tf32", "bf16": "bf16"}[precision]
+    height, width, warps, stages, registers = TILES[kind, logs] if block_k <= 64 else WIDE_TILES[kind]
+    # one side is divided by α: products are then x = μ/α
+    scaled = (rows / α_rows[:, None], columns) if α_columns is None else (rows, columns / α_columns[:, None])
+    log_every, few, kind_of_few = _range(*scaled)
+    tables = [values.bfloat16() if kind == "bf16" else values for values in (*scaled, weights)]
+    n_blocks, length = triton.cdiv(len(rows), height), _stretch(len(rows), len(columns), height, 2 * width)
+    n_stretches = triton.cdiv(len(columns), length)
+    found = torch.empty(n_stretches, len(rows), weights.shape[1], dtype=torch.float32, device=rows.device)
+    of_rows = torch.zeros(n_stretches, len(rows), dtype=torch.float64, device=rows.device)
+    kernels.expose_tiles[(n_blocks, n_stretches)](
+        *tables, α_rows if α_columns is None else α_columns, few, found, of_rows, len(rows), len(columns), length,
+        K=rows.shape[1], BLOCK_K=block_k, TILE_ROWS=height, TILE_COLUMNS=width, BY_COLUMN=α_columns is not None,
+        LOGS=logs, SUMS=sums, FEW=kind_of_few, LOG_EVERY=log_every if logs else 1, EXACT_LOGS=kind != "bf16",
+        PRECISION="ieee" if kind == "bf16" else kind, num_warps=warps, num_stages=stages, maxnreg=registers,
+    )  # fmt: skip
+    total = of_rows if α_columns is not None else of_rows * α_rows.double()
+    if not sums:
+        return None, total.sum()
+    if not kind_of_few:
+        return found[0] if n_stretches == 1 else found.sum(0, dtype=torch.float64).float(), total.sum()
+    exposed = found.sum(0, dtype=torch.float64)
+    # below 0 is rounding
+    exposed = torch.where(few[:, None] > 0, weights.sum(0, dtype=torch.float64) - exposed, exposed).clamp_min_(0)
+    return exposed.float(), total.sum()
+
+
+def _stretch(n_rows: int, n_columns: int, height: int, least: int) -> int:
+    """How many columns a program does: all of them, unless there are too few rows to keep the device busy."""
+    n_stretches = max(1, min(PROGRAMS * height // max(n_rows, 1), n_columns // SHORTEST))
+    return max(least, -(-n_columns // (n_stretches * least)) * least)
+
+
+def _range(rows: Tensor, columns: Tensor) -> tuple[int, Tensor, int]:
+    """How many tiles' factors 1 + x may share a logarithm; where most x of a row are small, so that 1 − exposure is;
+
+    and whether they are in no row (0), in all (1) or in some (2).
+    """
+    few = (rows @ columns.mean(0, dtype=torch.float64).to(rows.dtype) < FEW).to(torch.int8)
+    # no product is above that of the lengths of the two rows
+    lengths = [values.square().sum(1).max().double() for values in (rows, columns)]
+    n_few, longest_row, longest_column = torch.stack((few.sum().double(), *lengths)).tolist()  # one transfer
+    largest = math.sqrt(longest_row) * math.sqrt(longest_column)
+    share = next((n for n in (8, 4, 2) if (2 * n + 1) * math.log(2 + largest) < math.log(FINITE)), 1)
+    return share, few, 0 if n_few == 0 else 1 if n_few == len(rows) else 2
+
+
+def gamma_moments(prior_shape: float, prior_rates: Tensor, allocated: Tensor, exposed: Tensor) -> Moments:
+    """Moments of the posteriors: see torch_passes.py."""
+    mean, geometric_mean = torch.empty_like(allocated), torch.empty_like(allocated)
+    found = [torch.empty(len(allocated), dtype=torch.float64, device=allocated.device) for _ in range(3)]
+    shape = torch.full((1,), prior_shape, dtype=torch.float64, device=allocated.device)
+    arguments = (allocated, exposed, prior_rates.double(), shape, mean, geometric_mean, *found, len(allocated))
+    settings = {"ROWS": ROWS_OF_GAMMAS, "OWN_RATES": len(prior_rates) > 1, "SHARED": len(exposed) == 1 < len(allocated)}
+    sizes = {name: size for name, size in _sizes(allocated).items() if name != "STEP"}
+    _launch(kernels.gamma_rows, triton.cdiv(len(allocated), ROWS_OF_GAMMAS), 4, *arguments, **settings, **sizes)
+    return Moments(mean, geometric_mean, exposed, *found)
+
+
+def _launch(kernel: Any, n_programs: int, warps: int, *arguments: Any, **settings: Any) -> None:
+    if n_programs:
+        kernel[(n_programs,)](*arguments, **settings, num_warps=warps)
+
+
+def _sizes(table: Tensor) -> dict[str, int]:
+    return {"K": table.shape[1], "BLOCK_K": max(16, triton.next_power_of_2(table.shape[1])), "STEP": STEP}
+
+
+def _places(runs: Runs, table: Tensor, n_rows: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Where sums, partial sums and logarithms go; of a row without non-zeros the sums are 0."""
+    rows = len(table) if n_rows is None else n_rows
+    sums = torch.empty(rows, table.shape[1], dtype=table.dtype, device=table.device)
+    sums.index_fill_(0, runs.empty_row, 0)  # assigning would copy a 0 from the host, and wait
+    partials = torch.empty(max(runs.n_slots, 1), table.shape[1], dtype=table.dtype, device=table.device)
+    return sums, partials, torch.empty(len(runs.row), dtype=torch.float64, device=table.device)
+
+
+def _join(runs: Runs, partials: Tensor, sums: Tensor) -> Tensor:
+    sizes = {name: size for name, size in _sizes(sums).items() if name != "STEP"}
+    _launch(kernels.join_runs, len(runs.split_row), 2, *runs[4:7], partials, sums, **sizes)
+    return sums

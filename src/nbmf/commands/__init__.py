@@ -1,1 +1,0 @@
-"""What can be typed after `nbmf`: one module a command. Heavy modules are imported inside the functions."""

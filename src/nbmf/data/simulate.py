@@ -1,0 +1,227 @@
+"""Draws from the model itself, without a users × items array.
+
+    w_uk ~ Gamma(α^W, β^W),   h_ik ~ Gamma(α^H, β^H),   y_ui ~ Poisson(a_ui μ_ui),   a_ui ~ Gamma(α, α),   μ = W Hᵀ
+
+so that y_ui ~ NB(α, p_ui), p = μ/(μ+α). Such a count is a sum of N ~ Poisson(λ) parts, λ = α ln(1 + μ/α), each with the
+logarithmic law P(n) ∝ pⁿ/n: its generating function exp(λ (ln(1−pz)/ln(1−p) − 1)) is ((1−p)/(1−pz))^α, that of
+NB(α, p), since λ = −α ln(1−p). And λ ≤ μ, so the parts are scattered as points of rate μ, component by component, each
+kept with probability λ/μ: thinned Poisson points are Poisson points. The work grows with the points, the sum of all μ.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from nbmf.data.interactions import Interactions, canonical
+from nbmf.model.likelihood import NegativeBinomial
+
+Array = NDArray[np.float64]
+
+BLOCK_POINTS = 1 << 20
+MOST_POINTS = 1 << 31
+_LEAST, _MOST = -60.0, 60.0  # logarithms of the intensities that are told apart when a data set is imitated
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Simulation(Interactions):
+    """Interactions drawn from the model, with the factors that they were drawn from; filters select the factors, too.
+
+    Attributes
+    ----------
+    user_factors, item_factors : W of n_users × K, H of n_items × K
+    concentration : α
+    """
+
+    user_factors: Array = field(kw_only=True)
+    item_factors: Array = field(kw_only=True)
+    concentration: float = field(kw_only=True)
+
+    def select_users(self, rows: NDArray[np.intp]) -> Self:
+        """Keep the users at ascending positions, with their factors."""
+        return replace(super().select_users(rows), user_factors=self.user_factors[rows])
+
+    def select_items(self, columns: NDArray[np.intp]) -> Self:
+        """Keep the items at ascending positions, with their factors."""
+        return replace(super().select_items(columns), item_factors=self.item_factors[columns])
+
+
+def simulate(
+    n_users: int | None = None,
+    n_items: int | None = None,
+    *,
+    n_components: int = 10,
+    concentration: float = 1.0,
+    user_shape: float = 1.0,
+    item_shape: float = 1.0,
+    mean_count: float | None = None,
+    like: Interactions | None = None,
+    seed: int = 0,
+) -> Simulation:
+    """Draw interactions from the model: gamma factors, then negative binomial counts.
+
+    Parameters
+    ----------
+    n_users, n_items : sizes [1000 and 500]; some may have no counts
+    n_components : K
+    concentration : α; infinity draws Poisson counts
+    user_shape, item_shape : α^W and α^H. As in the model β^W = α^W, so that users' factors have mean 1; β^H sets
+        the mean count
+    mean_count : mean of the counts over all cells, zeros included [0.1]
+    like : imitate this data instead of giving sizes and mean: row u then has, in expectation over tastes and counts, as
+        many non-zeros as row u of the data, column i as many as column i, and so has the whole. The rows of W and H are
+        gamma draws as above, scaled to sums that depend on these numbers alone. Not imitated: which items go
+        together, and how large the non-zeros are, which follows from α
+    seed : of NumPy's legacy generator
+
+    Returns
+    -------
+    Simulation : Interactions with the ids 0, 1, 2, … and with `user_factors`, `item_factors`, `concentration`.
+    Takes memory for the non-zeros and the factors, and time for Σ μ, the expected total of the counts.
+
+    Cite the model: Gouvert, Oberlin, Févotte, Negative Binomial Matrix Factorization for Recommender Systems.
+
+    Examples
+    --------
+    >>> data = simulate(200, 100, n_components=3, mean_count=0.2)
+    >>> data.user_factors.shape, data.item_factors.shape
+    ((200, 3), (100, 3))
+    >>> intensity = data.user_factors @ data.item_factors.T
+    >>> bool(abs(data.matrix.sum() / intensity.sum() - 1) < 0.05)
+    True
+    """
+    _check(n_components, concentration, user_shape, item_shape)
+    rng = np.random.RandomState(seed)
+    if like is None:
+        sizes = (1000 if n_users is None else n_users, 500 if n_items is None else n_items)
+        mean = 0.1 if mean_count is None else mean_count
+        if min(sizes) < 1 or not 0 < mean < math.inf:
+            raise ValueError(f"{sizes[0]} users × {sizes[1]} items with mean count {mean}: all three must be positive")
+        W = rng.gamma(user_shape, 1 / user_shape, (sizes[0], n_components))
+        H = rng.gamma(item_shape, mean / (n_components * item_shape), (sizes[1], n_components))
+    elif n_users is None and n_items is None and mean_count is None:
+        W, H = _factors_like(like, n_components, concentration, user_shape, item_shape, rng)
+    else:
+        raise ValueError("like= brings its own sizes and mean; leave out n_users, n_items and mean_count")
+    return Simulation(
+        np.arange(len(W)),
+        np.arange(len(H)),
+        draw_counts(W, H, concentration, rng),
+        user_factors=W,
+        item_factors=H,
+        concentration=concentration,
+    )
+
+
+def _check(n_components: int, concentration: float, user_shape: float, item_shape: float) -> None:
+    if concentration != math.inf:
+        NegativeBinomial(concentration)
+    for name, value in (("n_components", n_components), ("user_shape", user_shape), ("item_shape", item_shape)):
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} is {value}; it must be positive")
+
+
+def draw_counts(W: Array, H: Array, concentration: float, rng: np.random.RandomState) -> sp.csr_array:
+    """Draw y_ui ~ NB(α, μ/(μ+α)), μ = WHᵀ, independently: see the top of this file for why this is their law."""
+    expected = np.cumsum(W @ H.sum(axis=0))
+    if not expected[-1] < MOST_POINTS:
+        raise ValueError(
+            f"the intensities add up to {expected[-1]:.2g}, and a draw takes time for each of that; at most "
+            f"{MOST_POINTS:,} are drawn: ask for fewer users or items or a lower mean, or a larger concentration"
+        )
+    cumulative = np.ascontiguousarray(np.cumsum(H, axis=0).T)
+    ends = np.searchsorted(expected, np.arange(BLOCK_POINTS, expected[-1] + BLOCK_POINTS, BLOCK_POINTS)) + 1
+    edges = np.unique(np.clip(np.concatenate(([0], ends, [len(W)])), 0, len(W)))
+    blocks = []
+    for start, end in pairwise(edges):
+        users, items = _scatter(W[start:end], cumulative, rng)
+        intensity = _intensities(W[start:end], H, users, items)
+        counts = np.ones(len(users), np.int64)
+        if concentration != math.inf:
+            kept = rng.random_sample(len(users)) * intensity < concentration * np.log1p(intensity / concentration)
+            users, items, intensity = users[kept], items[kept], intensity[kept]
+            p = np.minimum(intensity / (intensity + concentration), np.nextafter(1.0, 0.0))
+            counts = rng.logseries(p).astype(np.int64)
+        blocks.append(canonical(sp.csr_array((counts, (users, items)), shape=(end - start, len(H)))))
+    return sp.csr_array(sp.vstack(blocks, format="csr"))
+
+
+def _scatter(W: Array, cumulative: Array, rng: np.random.RandomState) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Draw points of rate Σ_k w_uk h_ik: for each user and component how many, and for each which item."""
+    n_points = rng.poisson(W * cumulative[:, -1])
+    users, items = [], []
+    for k, sums in enumerate(cumulative):
+        users.append(np.repeat(np.arange(len(W), dtype=np.int32), n_points[:, k]))
+        place = np.searchsorted(sums, rng.random_sample(len(users[-1])) * sums[-1], side="right")
+        items.append(np.minimum(place, len(sums) - 1).astype(np.int32))  # rounded up, a place may lie behind the last
+    return np.concatenate(users), np.concatenate(items)
+
+
+def _intensities(W: Array, H: Array, users: NDArray[np.int32], items: NDArray[np.int32]) -> Array:
+    """Evaluate μ at some cells, a few at a time: rows of K numbers are gathered for each."""
+    μ = np.empty(len(users))
+    for start in range(0, len(users), 1 << 15):
+        part = slice(start, start + (1 << 15))
+        μ[part] = np.einsum("nk,nk->n", W[users[part]], H[items[part]])
+    return μ
+
+
+def _factors_like(
+    data: Interactions, n_components: int, α: float, user_shape: float, item_shape: float, rng: np.random.RandomState
+) -> tuple[Array, Array]:
+    """Draw tastes, and scale each row so that non-zeros are expected where the data has them."""
+    if not data.nnz:
+        raise ValueError(f"like={data!r} has no non-zero count to imitate")
+    W = _directions(rng, data.n_users, n_components, user_shape)
+    H = _directions(rng, data.n_items, n_components, item_shape)
+    sample = rng.randint(data.n_users, size=2000), rng.randint(data.n_items, size=2000)
+    overlap = n_components * np.einsum("nk,nk->n", W[sample[0]], H[sample[1]])  # mean 1
+    activity = np.diff(data.matrix.indptr)
+    popularity = np.bincount(data.matrix.indices, minlength=data.n_items)
+    user_scale, item_scale = _scales(activity, popularity, overlap, α)
+    W *= user_scale[:, None]
+    H *= n_components * item_scale[:, None]
+    mean = W.mean()
+    return W / mean, H * mean
+
+
+def _directions(rng: np.random.RandomState, n: int, n_components: int, shape: float) -> Array:
+    """Gamma rows scaled to sum 1: their law given that sum."""
+    rows = rng.standard_gamma(shape, (n, n_components))
+    sums = rows.sum(axis=1, keepdims=True)
+    return np.asarray(np.divide(rows, sums, out=rows, where=sums > 0))
+
+
+def _scales(activity: NDArray[Any], popularity: NDArray[Any], overlap: Array, α: float) -> tuple[Array, Array]:
+    """Find s and t with Σ_i q(s_u t_i) = activity_u and Σ_u q(s_u t_i) = popularity_i, q(x) = E P(y ≥ 1 | x · overlap).
+
+    Rows with equal numbers have equal scales, so each number is one unknown. Sides are fitted in turn: as q(cx) lies
+    between q(x) and c q(x), to multiply a scale by what is missing never overshoots. Who took (nearly) everything
+    cannot be met by any scale; rounds are limited for their sake.
+    """
+    log_x = np.linspace(_LEAST, _MOST, 1201)
+    μ = np.exp(log_x)[:, None] * overlap
+    log_q = np.log(-np.expm1(-μ if α == math.inf else -α * np.log1p(μ / α)).mean(axis=1))
+
+    def fitted(target: NDArray[Any], own: Array, other: Array, n_others: NDArray[Any]) -> Array:
+        expected = np.exp(np.interp(own[:, None] + other, log_x, log_q)) @ n_others
+        return np.asarray(own + np.log(target) - np.log(expected))
+
+    (users, of_user, n_users), (items, of_item, n_items) = (
+        np.unique(numbers, return_inverse=True, return_counts=True) for numbers in (activity, popularity)
+    )
+    with np.errstate(divide="ignore"):  # scale 0, logarithm −∞, for who took nothing
+        s, t = np.log(users) - math.log(activity.sum()) / 2, np.log(items) - math.log(activity.sum()) / 2
+        for _ in range(100):
+            before = s
+            s = fitted(users, s, t, n_items)
+            t = fitted(items, t, s, n_users)
+            if np.allclose(s, before, rtol=0, atol=1e-3):
+                break
+    return np.exp(s)[of_user], np.exp(t)[of_item]

@@ -1,0 +1,1 @@
+"""What a user meets: estimators, and the answers of a fitted one."""

@@ -1,0 +1,137 @@
+"""How probable counts are to a law of counts with given intensities, summed over whole rows of cells.
+
+The cells of a row are all but those that the row of `seen` stores. Each has the probability of a count of 0, but for
+those that have a count; so a pass over all intensities, in blocks of rows, and one over the counts give the sum.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from nbmf.backends.cpu.elementary import log1p
+from nbmf.backends.cpu.kernels import compiled
+from nbmf.estimators.ranking import Report, Rows, Scores, walk, with_sorted_rows
+from nbmf.model.likelihood import Likelihood, log_probability
+
+Array = NDArray[np.float64]
+
+
+def log_probabilities(
+    law: Likelihood,
+    scores: Scores,
+    counts: sp.csr_array,
+    seen: sp.csr_array,
+    *,
+    n_threads: int | None = None,
+    report: Report | None = None,
+) -> Array:
+    """Return Σ ln p(y) over the cells of each row that are not in `seen`; −∞ where a count is impossible.
+
+    Parameters
+    ----------
+    scores : the intensities, rows × columns
+    counts : csr_array, rows × columns, of whose entries none is in `seen`; what is not stored is a 0
+    seen : csr_array, rows × columns: the cells that are left out
+    """
+    n_rows = scores.n_users
+    ordered = with_sorted_rows(counts)
+    at_zero, intensity = Zeros(law, seen, n_rows), Entries(ordered)
+    walk(scores, np.arange(n_rows), [at_zero, intensity], n_threads=n_threads, report=report)
+    row = np.repeat(np.arange(n_rows), np.diff(ordered.indptr))
+    count, μ, of_cells = ordered.data.astype(np.float64), intensity.scores, law.at(row, ordered.indices)
+    with np.errstate(divide="ignore"):
+        gained = log_probability(of_cells, count, μ) - log_probability(of_cells, 0.0, μ)
+    return np.asarray(at_zero.totals + np.bincount(row, gained, n_rows))
+
+
+class Entries:
+    """A visit that keeps the scores of given cells."""
+
+    def __init__(self, cells: sp.csr_array) -> None:
+        """Prepare to keep the scores of what is stored in `cells`, users × items."""
+        self.cells, self.scores = cells, np.zeros(cells.nnz)
+
+    def __call__(self, start: int, rows: Rows, left: int, scores: NDArray[Any]) -> None:
+        """Take in the whole rows of scores of some users."""
+        pick_rows(scores, rows, self.cells.indptr, self.cells.indices, self.scores)
+
+
+class Zeros:
+    """A visit that sums, over each user's cells not in train, the log-probability of a count of 0."""
+
+    def __init__(self, law: Likelihood, train: sp.csr_array, n_users: int) -> None:
+        """Prepare for the users of a walk."""
+        self.concentration, self.train, self.totals = law.concentration, train, np.zeros(n_users)
+
+    def __call__(self, start: int, rows: Rows, left: int, scores: NDArray[Any]) -> None:
+        """Take in the whole rows of scores of some users."""
+        check_intensities(scores)
+        if isinstance(self.concentration, np.ndarray):
+            μ, α, unseen = plain(scores, rows, self.concentration, self.train)
+            self.totals[start : start + len(rows)] = np.sum(-α * np.log1p(μ / α), axis=1, where=unseen)
+            return
+        seen, concentration = (self.train.indptr, self.train.indices), float(self.concentration)
+        settings = concentration, float(scores.max(initial=0)) / concentration < 1e38
+        sum_log_zeros(scores, self.train.shape[1], rows, *seen, *settings, self.totals[start : start + len(rows)])
+
+
+def plain(
+    scores: NDArray[Any], rows: Rows, concentration: NDArray[Any], train: sp.csr_array
+) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """Return the intensities of some users, their concentrations, and which cells are not in train."""
+    μ = scores[:, : train.shape[1]].astype(np.float64)
+    α = concentration[rows] if len(concentration) > 1 else concentration
+    return μ, np.asarray(α, np.float64), np.asarray(train[rows].toarray() == 0)
+
+
+def check_intensities(scores: NDArray[Any]) -> None:
+    """Raise ValueError unless all scores can be the mean of a count."""
+    least = scores.min(initial=np.inf)
+    if not least >= 0:
+        raise ValueError(f"the model has the score {least}; the mean of a count is a number from 0")
+
+
+@compiled
+def pick_rows(scores, rows, indptr, indices, found):  # type: ignore[no-untyped-def]
+    """Copy the scores of a csr matrix's entries to where those stand among its data."""
+    for n in range(len(rows)):
+        for p in range(indptr[rows[n]], indptr[rows[n] + 1]):
+            found[p] = scores[n, indices[p]]
+
+
+@compiled
+def _sum_log1p(row, scale, moderate):  # type: ignore[no-untyped-def]
+    """Σ ln(1 + scale · x) over a row; if that is moderate, logarithms of products of eight, which stay finite then."""
+    total, eighth = 0.0, len(row) // 8 if moderate else 0
+    for j in range(eighth):
+        more = 0.0  # Π(1 + x) − 1
+        for part in range(8):
+            x = np.float64(row[part * eighth + j]) * scale
+            more += x + more * x
+        total += log1p(more)
+    for j in range(8 * eighth, len(row)):
+        total += log1p(np.float64(row[j]) * scale)
+    return total
+
+
+@compiled
+def sum_log_zeros(  # type: ignore[no-untyped-def]
+    scores, n_items, rows, indptr, indices, concentration, moderate, totals
+):  # fmt: skip
+    """For each user, Σ ln p(0 | μ) over all cells but those of the csr matrix: −μ, or −α ln(1 + μ/α)."""
+    poisson, scale = concentration == np.inf, 1.0 / concentration
+    for n in range(len(rows)):
+        row, total = scores[n][:n_items], 0.0
+        seen = indices[indptr[rows[n]] : indptr[rows[n] + 1]]
+        if poisson:
+            for j in range(len(row)):
+                total += np.float64(row[j])
+            for p in range(len(seen)):
+                total -= np.float64(row[seen[p]])
+            totals[n] = -total
+        else:
+            totals[n] = -concentration * (_sum_log1p(row, scale, moderate) - _sum_log1p(row[seen], scale, moderate))

@@ -1,0 +1,267 @@
+"""The best items of users: for everybody or for some, less what they have and what they are not to get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from nbmf.backends.cpu.topk import keep_best_listed, sort_best
+from nbmf.data.ids import Lookup
+from nbmf.data.interactions import Ids
+from nbmf.estimators.fit import Founded
+from nbmf.estimators.log_prob import Entries
+from nbmf.estimators.ranking import Best, FactorScores, Scores, top, walk
+
+Array = NDArray[np.floating[Any]]
+Chosen = ArrayLike | Iterable[Any] | Mapping[Any, Any] | None
+"""Item ids for everybody, or a mapping from user ids to item ids."""
+
+SHOWN_USERS, SHOWN_ITEMS = 5, 4
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Recommendations:
+    """The best items of each user, best first.
+
+    users : array of user ids
+    items : array users × n of item ids; None where fewer than n items were left to recommend
+    scores : array users × n, the expected counts E[y*], or of NBSLIM the expected targets; −∞ where there is no item
+    names : array users × n of the items' names, None where there is no item; or None, if items have no names
+
+    Examples
+    --------
+    >>> found = Recommendations(np.array(["ann"]), np.array([["jazz", "folk"]]), np.array([[2.5, 0.25]]))
+    >>> found
+    Recommendations(1 user × 2 items)
+      ann: jazz 2.5, folk 0.25
+    >>> found.to_pandas()
+      user  rank  item  score
+    0  ann     1  jazz   2.50
+    1  ann     2  folk   0.25
+    """
+
+    users: Ids
+    items: Ids
+    scores: Array
+    names: Ids | None = None
+
+    @cached_property
+    def columns(self) -> dict[str, Any]:
+        """One entry for each recommendation: user, rank from 1, item, its name if items have names, score."""
+        there = ~np.isneginf(self.scores)
+        row, place = np.nonzero(there)
+        items = self.items[there]
+        found = {"user": self.users[row], "rank": place + 1, "item": _unboxed(items)}
+        if self.names is not None:
+            found["name"] = self.names[there]
+        return {**found, "score": self.scores[there]}
+
+    def to_pandas(self) -> Any:
+        """Return a data frame with a row for each recommendation: user, rank, item, (name,) score."""
+        import pandas as pd  # noqa: PLC0415 (optional)
+
+        return pd.DataFrame(self.columns)
+
+    def to_polars(self) -> Any:
+        """Return the same as a polars data frame."""
+        import polars as pl  # noqa: PLC0415 (optional)
+
+        columns = self.columns.items()
+        return pl.DataFrame({name: v.tolist() if v.dtype.kind in "OU" else v for name, v in columns})
+
+    def __repr__(self) -> str:
+        """Sizes, and the first few."""
+        n_users, n_items = self.items.shape
+        users, items = ("user" if n_users == 1 else "users"), ("item" if n_items == 1 else "items")
+        lines = [f"Recommendations({n_users:,} {users} × {n_items} {items})"]
+        labels = self.items if self.names is None else self.names
+        for user, row, scores in zip(self.users[:SHOWN_USERS], labels, self.scores, strict=False):
+            best = [f"{item} {score:.3g}" for item, score in zip(row, scores, strict=True) if score > -np.inf]
+            more = ", …" if len(best) > SHOWN_ITEMS else ""
+            lines.append(f"  {user}: {', '.join(best[:SHOWN_ITEMS]) or 'nothing'}{more}")
+        return "\n".join(lines if n_users <= SHOWN_USERS else [*lines, "  …"])
+
+
+def _unboxed(values: Ids) -> Ids:
+    """Ids that had to stand beside None are objects; alone they are what they were."""
+    return np.array(values.tolist()) if values.dtype == object and len(values) else values
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What may be recommended to the users of one question, numbered from 0.
+
+    allowed : array of n_items booleans, for everybody; None: all
+    lists : csr_array, users × items: what only each user may get; None: whatever is allowed
+    denied : csr_array, users × items; None: nothing
+    """
+
+    allowed: NDArray[np.bool_] | None = None
+    lists: sp.csr_array | None = None
+    denied: sp.csr_array | None = None
+
+    @classmethod
+    def of(cls, allow: Chosen, deny: Chosen, items: Lookup, users: Lookup, rows: NDArray[np.intp] | None) -> Choice:
+        """Look up the ids.
+
+        users : those that a mapping may name; `rows` are the positions of those who ask, None for all in order
+        """
+        allowed = lists = denied = None
+        if isinstance(allow, Mapping):
+            lists = _listed(allow, "allow", items, users, rows)
+        elif allow is not None:
+            allowed = np.zeros(len(items.ids), bool)
+            allowed[items.positions(allow)] = True
+        if isinstance(deny, Mapping):
+            denied = _listed(deny, "deny", items, users, rows)
+        elif deny is not None:
+            allowed = np.ones(len(items.ids), bool) if allowed is None else allowed
+            allowed[items.positions(deny)] = False
+        return cls(allowed, lists, denied)
+
+
+def _listed(
+    named: Mapping[Any, Any], what: str, items: Lookup, users: Lookup, rows: NDArray[np.intp] | None
+) -> sp.csr_array:
+    """Lay a mapping from user ids to item ids out as a matrix, with a row for each user who asks."""
+    keys = list(named)
+    entries = dict(zip(users.positions(keys).tolist(), keys, strict=True))
+    asking = range(len(users.ids)) if rows is None else rows.tolist()
+    found = []
+    for row in asking:
+        if row not in entries and what == "allow":
+            user = users.ids[row : row + 1].tolist()[0]
+            raise KeyError(
+                f"allow has no items for user {user!r}; a mapping names every user asked for (an empty list allows "
+                "nothing)"
+            )
+        found.append(np.unique(items.positions(named[entries[row]])) if row in entries else np.empty(0, np.intp))
+    indptr = np.cumsum([0, *map(len, found)])
+    indices = np.concatenate(found) if found else np.empty(0, np.intp)
+    return sp.csr_array((np.ones(len(indices), np.int8), indices, indptr), shape=(len(found), len(items.ids)))
+
+
+class Recommending(Founded):
+    """The part of an estimator that recommends."""
+
+    def recommend(
+        self,
+        users: ArrayLike | Iterable[Any] | None = None,
+        n: int = 10,
+        *,
+        exclude_seen: bool = True,
+        allow: Chosen = None,
+        deny: Chosen = None,
+    ) -> Recommendations:
+        """Return the n items of largest score for each user, equal scores in the order of the items.
+
+        Parameters
+        ----------
+        users : one user id or several; None for all users
+        exclude_seen : leave out what the user took in the data of the fit
+        allow : item ids that may be recommended, to everybody; or a mapping from each user to the user's own item ids
+        deny : item ids not to recommend, to everybody; or a mapping, in which users with nothing to deny may be missing
+
+        Returns
+        -------
+        Recommendations : `items` and `scores`, users × n; `to_pandas()` and `to_polars()`, a row for each of them
+
+        Examples
+        --------
+        >>> import nbmf
+        >>> users, items = ["ann", "ann", "bob", "cy", "cy"], ["jazz", "soul", "jazz", "folk", "punk"]
+        >>> data = nbmf.Interactions.from_arrays(users, items, [9, 5, 7, 8, 6])
+        >>> model = nbmf.NBMF(2, random_state=0).fit(data)
+        >>> model.recommend("bob", n=1).items
+        array([['soul']], dtype='<U4')
+        >>> model.recommend(["ann", "bob"], n=3, deny={"bob": ["soul"]}).items
+        array([['folk', 'punk', None],
+               ['folk', 'punk', None]], dtype=object)
+        """
+        found = self._found
+        rows = None if users is None else found.user_lookup.positions(users)
+        ids = found.users if users is None else found.user_lookup.as_ids(users)
+        choice = Choice.of(allow, deny, found.item_lookup, found.user_lookup, rows)
+        return self._best(ids, self._scores(), rows, n, found.counts if exclude_seen else None, choice)
+
+    def _best(
+        self,
+        ids: Ids,
+        scores: Scores,
+        rows: NDArray[np.intp] | None,
+        n: int,
+        seen: sp.csr_array | None,
+        choice: Choice,
+    ) -> Recommendations:
+        """Rank the items for users who are rows of `scores` and of `seen`, all of them if `rows` is None."""
+        if not isinstance(n, Integral) or n < 1:
+            raise ValueError(f"n is {n!r}; recommend at least 1 item")
+        n = min(int(n), len(self.items_))
+        if rows is not None and (choice.lists is not None or choice.denied is not None):
+            scores, seen, rows = scores.of(rows), None if seen is None else seen[rows], None
+        exclude = seen
+        if choice.denied is not None:
+            exclude = choice.denied if seen is None else sp.csr_array(_marks(seen) + choice.denied)
+        if choice.lists is not None:
+            best, values = _best_listed(scores, n, _left(choice, exclude), self.n_threads)
+        else:
+            device = self._device(len(ids), float(len(ids)) * scores.n_items * _products(scores))
+            settings = {"allowed": choice.allowed, "n_threads": self.n_threads, "device": device}
+            best, values = top(scores, n, rows=rows, exclude=exclude, **settings)
+        names = None if self.item_names_ is None else _taken(self.item_names_, best)
+        return Recommendations(ids, _taken(self.items_, best), values, names)
+
+
+def _products(scores: Scores) -> int:
+    """How many products a score is made of."""
+    return scores.items.shape[1] if isinstance(scores, FactorScores) else 0
+
+
+def _best_listed(scores: Scores, n: int, lists: sp.csr_array, n_threads: int | None) -> Best:
+    """Return the n best of the items that each user's row of `lists` stores, equal scores in the order of the items."""
+    best = Best(np.full((scores.n_users, n), -1, np.intp), np.full((scores.n_users, n), -np.inf, scores.dtype))
+    if isinstance(scores, FactorScores):
+        keep_best_listed(scores.users, scores.items, lists.indptr, lists.indices, *best)
+        sort_best(*best)
+        return best
+    values = Entries(lists)
+    walk(scores, np.arange(scores.n_users), [values], n_threads=n_threads)
+    for user in range(scores.n_users):
+        own = slice(lists.indptr[user], lists.indptr[user + 1])
+        items, found = lists.indices[own], values.scores[own]
+        order = np.argsort(-found, kind="stable")[:n]
+        best.items[user, : len(order)], best.scores[user, : len(order)] = items[order], found[order]
+    return best
+
+
+def _marks(counts: sp.csr_array) -> sp.csr_array:
+    return sp.csr_array((np.ones(counts.nnz, np.int8), counts.indices, counts.indptr), shape=counts.shape)
+
+
+def _left(choice: Choice, exclude: sp.csr_array | None) -> sp.csr_array:
+    """What is left of the users' own lists."""
+    left = sp.csr_array(choice.lists, copy=True)
+    if exclude is not None:
+        left = sp.csr_array(left - left * (_marks(exclude)))
+    if choice.allowed is not None:
+        left.data[~choice.allowed[left.indices]] = 0
+    left.eliminate_zeros()
+    left.sort_indices()
+    return left
+
+
+def _taken(ids: Ids, positions: NDArray[np.intp]) -> Ids:
+    """Take the ids at some positions, and None at −1."""
+    taken = ids[positions]
+    missing = positions < 0
+    if missing.any():
+        taken = taken.astype(object)
+        taken[missing] = None
+    return taken

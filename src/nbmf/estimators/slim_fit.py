@@ -1,0 +1,278 @@
+"""Item–item weights: μ_ui = b_i + Σ_{j≠i} x_uj B_ji with B ≥ 0, by the paper's MM update with users' rows held fixed.
+
+W of Eq. (nmfH) is x with a column of ones, H is (Bᵀ, b), and B has an exponential prior of rate ρ:
+
+    B_ji ← B_ji · Σ_u x_uj t_ui/μ_ui / (Σ_u x_uj (α + t_ui)/(α + μ_ui) + ρ),   no ρ for b.
+
+The items are independent of each other. From a start in which every weight of an item is the same, each update raises
+the objective: the log-likelihood of the targets t, less ρ ΣB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numba
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from nbmf.backends.cpu.slim import FALLEN, LANES, SETTLED, choose_candidates, fit_candidates, fit_lanes
+from nbmf.inference.run import FallingObjectiveError
+from nbmf.model.likelihood import NegativeBinomial
+
+Array = NDArray[np.floating[Any]]
+Csr = tuple[NDArray[Any], NDArray[Any], Array]
+
+PLAIN_ROUNDING = 1e-12
+CHUNK_ITEMS = 256  # of which one thread finds and fits the neighbours at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """What was found.
+
+    weights : B, items × items, 0 on the diagonal; an array, or a csr_array if items have few neighbours
+    intercept : b, one for each item
+    objective : after each sweep, summed over the items
+    n_sweeps : of each item
+    settled : whether every item's objective stopped rising before the last sweep
+    """
+
+    weights: Array | sp.csr_array
+    intercept: Array
+    objective: NDArray[np.float64]
+    n_sweeps: NDArray[np.intp]
+    settled: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Regressions:
+    """Every item's regression on the others.
+
+    inputs, targets : csr_arrays of one floating type, users × items: x and t, from 0, canonical
+    concentration, penalty : α and ρ
+    """
+
+    inputs: sp.csr_array
+    targets: sp.csr_array
+    concentration: float
+    penalty: float
+
+    @property
+    def n_items(self) -> int:
+        """How many regressions there are."""
+        return int(self.targets.shape[1])
+
+    @cached_property
+    def constants(self) -> NDArray[np.float64]:
+        """What of each item's log-likelihood does not depend on μ: Σ lnΓ(α+t) − lnΓ(α) − lnΓ(t+1)."""
+        terms = NegativeBinomial(self.concentration).log_base(self.targets.data.astype(np.float64))
+        return np.bincount(self.targets.indices, terms, self.n_items).astype(np.float64)
+
+    def starts(self, input_means: NDArray[np.float64]) -> tuple[Array, Array]:
+        """Return b and the weight that all of an item's neighbours start with: each brings half of the item's mean.
+
+        input_means : for each item the mean over users of the sum of its neighbours' inputs
+        """
+        half = np.asarray(self.targets.sum(axis=0, dtype=np.float64)).ravel() / (2 * self.targets.shape[0])
+        start = np.divide(half, input_means, out=np.zeros_like(half), where=input_means > 0)
+        return half.astype(self.targets.dtype), start.astype(self.targets.dtype)
+
+
+def fit_plainly(
+    problem: Regressions, max_iter: int, tol: float, *, n_neighbors: int | None = None, accelerate: bool = False
+) -> Weights:
+    """Fit by whole matrices, the shortest correct form: arrays of users × items and items × items."""
+    x, t = problem.inputs.toarray().astype(np.float64), problem.targets.toarray().astype(np.float64)
+    α, ρ, near = problem.concentration, problem.penalty, _plain_neighbors(x, t, n_neighbors)
+    b, start = (values.astype(np.float64) for values in problem.starts(x.mean(axis=0) @ near))
+    B, ratio = near * start, np.ones_like(near)
+    history: list[Array] = []
+    going, stretched, n_sweeps = np.ones(len(b), bool), np.full(len(b), accelerate), np.zeros(len(b), np.intp)
+    for sweep in range(max_iter + 1):
+        μ = x @ B + b
+        share = np.divide(t, μ, out=np.zeros_like(t), where=t > 0)
+        terms = np.log1p(np.divide(α, μ, out=np.zeros_like(t), where=t > 0)) * t + α * np.log1p(μ / α)
+        now = problem.constants - terms.sum(axis=0) - ρ * B.sum(axis=0)
+        moves = going.copy()
+        if sweep:
+            before = history[-1]
+            now, n_sweeps[going] = np.where(going, now, before), sweep
+            back = stretched & (now < before - PLAIN_ROUNDING * abs(before))  # to where the plain step leads
+            B = np.where(back, B / np.sqrt(np.where(ratio > 0, ratio, 1.0)), B)
+            now, stretched = np.where(back, before, now), stretched & ~back
+            going &= back | (now - before < 0) | (now - before > tol)
+            moves = going & ~back
+        history.append(now)
+        if not going.any() or sweep == max_iter:
+            break
+        exposure = (α + t) / (α + μ)
+        ratio = np.where(moves, (x.T @ share) / np.maximum(x.T @ exposure + ρ, np.finfo(float).tiny), 1.0)
+        B = B * np.where(stretched, ratio * np.sqrt(ratio), ratio)
+        b = np.where(moves, b * share.sum(axis=0) / exposure.sum(axis=0), b)
+    objective = np.array([values.sum() for values in history[1:]])
+    dtype, weights = problem.targets.dtype, B if n_neighbors is None else sp.csr_array(B)
+    return Weights(weights.astype(dtype), b.astype(dtype), objective, n_sweeps, not going.any())
+
+
+def _plain_neighbors(x: Array, t: Array, n_neighbors: int | None) -> NDArray[np.float64]:
+    """Return 1 where the row's item is a neighbour of the column's, else 0."""
+    n_items = x.shape[1]
+    others = 1.0 - np.eye(n_items)
+    if n_neighbors is None or n_neighbors >= n_items - 1:
+        return others
+    strength = others * (x.T @ t) / np.sqrt(np.maximum(x.sum(axis=0), np.finfo(float).tiny))[:, None]
+    place = np.argsort(np.argsort(-strength, axis=0, kind="stable"), axis=0, kind="stable")
+    return np.where((strength > 0) & (place < n_neighbors), 1.0, 0.0)
+
+
+def fit(
+    problem: Regressions,
+    max_iter: int,
+    tol: float,
+    *,
+    n_neighbors: int | None,
+    accelerate: bool,
+    n_threads: int | None,
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> Weights:
+    """Fit on several threads; the same bits for any number of them.
+
+    Parameters
+    ----------
+    tol : an item stops when a sweep adds no more than this to its objective; 0 never, but where it adds nothing
+    n_neighbors : most neighbours of an item; None: all others
+    accelerate : take longer steps, B · ratio^(3/2), as long as the item's objective does not fall by one
+    report : called with the number of items done and all of them
+    """
+    return _Fit(problem, max_iter, tol, accelerate, n_threads, report).run(n_neighbors)
+
+
+class _Fit:
+    """Arrays that the threads share, and who does what."""
+
+    def __init__(
+        self,
+        problem: Regressions,
+        max_iter: int,
+        tol: float,
+        accelerate: bool,
+        n_threads: int | None,
+        report: Callable[[int, int], None],
+    ) -> None:
+        self.problem, self.report, self.n_threads = problem, report, n_threads
+        self.rows, self.columns, self.targets = (
+            _parts(problem.inputs),
+            _parts(problem.inputs.tocsc()),
+            _parts(problem.targets.tocsc()),
+        )
+        dtype = problem.targets.dtype.type
+        self.law = dtype(problem.concentration), dtype(problem.penalty), problem.constants
+        self.ending = max_iter, float(tol), accelerate
+        self.input_means = np.asarray(problem.inputs.mean(axis=0, dtype=np.float64)).ravel()
+        n_items = problem.n_items
+        self.n_sweeps, self.states = np.zeros(n_items, np.intp), np.full(n_items, SETTLED)
+        self.gains: dict[int, NDArray[np.float64]] = {}
+        self.stop = np.zeros(1, np.uint8)
+
+    def run(self, n_neighbors: int | None) -> Weights:
+        weights, intercept = self._all() if n_neighbors is None else self._few(n_neighbors)
+        if np.any(self.states == FALLEN):
+            item = int(np.argmax(self.states == FALLEN))
+            raise FallingObjectiveError(
+                f"the objective of item number {item} fell in sweep {self.n_sweeps[item]}, by more than rounding; "
+                "counts or settings are out of the range of their numbers: scale the data, or use target='log1p'"
+            )
+        gains = np.sum([self.gains[first] for first in sorted(self.gains)], axis=0)
+        objective = np.cumsum(gains)[1 : self.n_sweeps.max(initial=0) + 1]
+        return Weights(weights, intercept, objective, self.n_sweeps, bool(np.all(self.states == SETTLED)))
+
+    def _records(self, first: int) -> tuple[NDArray[Any], ...]:
+        """Where the regressions from this one on write down how they went."""
+        self.gains[first] = np.zeros(1 + self.ending[0])
+        return self.gains[first], self.n_sweeps, self.states, self.stop
+
+    def _all(self) -> tuple[Array, Array]:
+        n_items, dtype = self.problem.n_items, self.problem.targets.dtype
+        weights = np.zeros((n_items, n_items), dtype)
+        intercept, start = self.problem.starts(self.input_means.sum() - self.input_means)
+        # items with as many users need about as many sweeps, and lanes go on until the last of them stops
+        order = np.argsort(np.diff(self.targets[0]), kind="stable")[::-1]
+
+        def fit_block(first: int) -> None:
+            items = order[first : first + LANES]
+            block, b = np.zeros((n_items, LANES), dtype), np.zeros(LANES, dtype)
+            block[:, : len(items)], b[: len(items)] = start[items], intercept[items]
+            block[items, np.arange(len(items))] = 0
+            data = self.rows, self.columns, self.targets
+            fit_lanes(items, *data, *self.law, *self.ending, block, b, *self._records(first))
+            weights[:, items], intercept[items] = block[:, : len(items)], b[: len(items)]
+
+        self._share_out(fit_block, LANES)
+        return weights, intercept
+
+    def _few(self, n_neighbors: int) -> tuple[sp.csr_array, Array]:
+        n_items, dtype = self.problem.n_items, self.problem.targets.dtype
+        popularity = np.asarray(self.problem.inputs.sum(axis=0, dtype=np.float64)).ravel()
+        blocks: dict[int, sp.csr_array] = {}
+        intercept = np.zeros(n_items, dtype)
+
+        def fit_chunk(first: int) -> None:
+            last = min(first + CHUNK_ITEMS, n_items)
+            bounds, near = self._neighbors(first, last, n_neighbors, popularity)
+            rows = np.repeat(np.arange(first, last), np.diff(bounds[first : last + 1]))
+            input_means = np.bincount(rows, self.input_means[near], n_items).astype(np.float64)
+            b, start = self.problem.starts(input_means)
+            intercept[first:last] = b[first:last]
+            own = np.repeat(start[first:last], np.diff(bounds[first : last + 1]))
+            data = bounds, near.astype(np.uint32), self.columns, self.targets, self.problem.targets.shape[0]
+            fit_candidates(first, last, *data, *self.law, *self.ending, own, intercept, *self._records(first))
+            blocks[first] = sp.csr_array((own, (rows - first, near)), shape=(last - first, n_items))
+
+        self._share_out(fit_chunk, CHUNK_ITEMS)
+        by_item = sp.vstack([blocks[first] for first in sorted(blocks)], format="csr")
+        weights = sp.csr_array(by_item.T.tocsr())
+        weights.eliminate_zeros()
+        return weights, intercept
+
+    def _neighbors(
+        self, first: int, last: int, n_neighbors: int, popularity: NDArray[np.float64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+        """Return where each item's neighbours begin, for all items (nowhere for others), and the neighbours."""
+        n_items = self.problem.n_items
+        lengths = np.zeros(n_items, np.int64)
+        if n_neighbors >= n_items - 1:
+            everybody = np.arange(n_items)
+            lengths[first:last] = n_items - 1
+            near = np.concatenate([np.delete(everybody, item) for item in range(first, last)])
+        else:
+            chosen = np.zeros((last - first, n_neighbors), np.intp)
+            choose_candidates(first, last, self.rows, self.targets, popularity, n_neighbors, chosen, lengths)
+            near = chosen[np.arange(n_neighbors) < lengths[first:last, None]]
+        return np.concatenate([[0], np.cumsum(lengths)]), near
+
+    def _share_out(self, job: Callable[[int], None], step: int) -> None:
+        n_items = self.problem.n_items
+        with ThreadPoolExecutor(self.n_threads or numba.get_num_threads(), thread_name_prefix="nbmf") as pool:
+            try:  # Ctrl-C may come while the jobs are handed out: the first is at work by then
+                waiting = [pool.submit(job, first) for first in range(0, n_items, step)]
+                for n, done in enumerate(waiting, 1):
+                    # not for ever at once: where a library has signals restart what they interrupt (SA_RESTART, as
+                    # polars does), Python hears of Ctrl-C only when the waiting ends
+                    while not wait([done], timeout=0.2).done:
+                        pass
+                    done.result()
+                    self.report(min(n * step, n_items), n_items)
+            except BaseException:
+                self.stop[0] = 1  # those at work end after their sweep
+                pool.shutdown(cancel_futures=True)
+                raise
+
+
+def _parts(matrix: sp.csr_array | sp.csc_array) -> Csr:
+    return matrix.indptr.astype(np.int64), matrix.indices.astype(np.uint32), matrix.data

@@ -1,0 +1,100 @@
+"""When to stop a fit: held-out data may be predicted worse long before the objective has settled."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from nbmf.evaluation.evaluate import evaluate
+from nbmf.evaluation.predictive import log_likelihood
+from nbmf.inference.run import Snapshot
+
+_METRIC = re.compile(r"log_likelihood|ndcg_(?:(counts)|at_least_(\d+))|(?:ndcg_counts|recall|precision|map)_at_(\d+)")
+
+
+class EarlyStopping:
+    """Ends a fit when held-out counts have not been predicted better for a while, and keeps the best sweep's factors.
+
+    Parameters
+    ----------
+    train, test : as for `nbmf.evaluate`; train is what is fitted
+    metric : "ndcg_counts", "ndcg_at_least_s", "ndcg_counts_at_k", "recall_at_k", "precision_at_k" or "map_at_k" of
+        `nbmf.evaluate`, or "log_likelihood"
+    patience : so many looks in a row without a new best end the fit
+    every : sweeps between looks; the last sweep is looked at in any case
+    n_threads : None for one a core
+
+    Attributes
+    ----------
+    history : list of (sweep, value of the metric), one for each look of the last fit
+    best : the snapshot of the best look, the first of equals; None before the first
+
+    Examples
+    --------
+    >>> import nbmf
+    >>> train, test = nbmf.datasets.simulate(60, 40, n_components=3, seed=0).split(seed=0)
+    >>> stopping = EarlyStopping(train, test, patience=2, every=2)
+    >>> model = nbmf.NBMF(8, random_state=0).fit(train, stopping=stopping)
+    >>> model.ending_, model.n_iter_ == max(stopping.history, key=lambda look: look[1])[0]
+    ('stopped', True)
+    """
+
+    def __init__(
+        self,
+        train: Any,
+        test: Any,
+        *,
+        metric: str = "ndcg_counts",
+        patience: int = 5,
+        every: int = 5,
+        n_threads: int | None = None,
+    ) -> None:
+        """Check what can be checked before a fit."""
+        parts = _METRIC.fullmatch(metric)
+        if parts is None:
+            raise ValueError(
+                f"metric is {metric!r}; it must be 'log_likelihood', 'ndcg_counts', 'ndcg_at_least_s' or "
+                "'ndcg_counts_at_k', 'recall_at_k', 'precision_at_k', 'map_at_k' with whole numbers for s and k"
+            )
+        for name, value in (("patience", patience), ("every", every)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} is {value!r}; it must be a whole number from 1")
+        counts, least, cutoff = parts.groups()
+        self.relevance = [counts] if counts else [int(least)] if least else []
+        self.cutoffs = [int(cutoff)] if cutoff else []
+        self.train, self.test, self.metric = train, test, metric
+        self.patience, self.every, self.n_threads = patience, every, n_threads
+        self.history: list[tuple[int, float]] = []
+        self.best: Snapshot | None = None
+
+    def __call__(self, snapshot: Snapshot) -> bool:
+        """Look at every so many sweeps; True: it has not become better for too long."""
+        if snapshot.sweep == 1:  # a new fit
+            self.history, self.best = [], None
+        if snapshot.sweep % self.every == 0:
+            self._look(snapshot)
+        values = [value for _, value in self.history]
+        return len(values) > self.patience and max(values[: -self.patience]) >= max(values[-self.patience :])
+
+    def choose(self, last: Snapshot) -> Snapshot:
+        """Return the best snapshot, after a look at the last."""
+        if not self.history or self.history[-1][0] != last.sweep:
+            self._look(last)
+        return self.best or last
+
+    def _look(self, snapshot: Snapshot) -> None:
+        value = self._value(snapshot)
+        if not self.history or value > max(value for _, value in self.history):
+            self.best = snapshot
+        self.history.append((snapshot.sweep, value))
+
+    def _value(self, snapshot: Snapshot) -> float:
+        factors, data = (snapshot.user_factors, snapshot.item_factors), (self.train, self.test)
+        if self.metric == "log_likelihood":
+            α: Any = snapshot.state.model.likelihood.concentration
+            mean = log_likelihood(factors, *data, concentration=α, n_boot=1, n_threads=self.n_threads).mean
+        else:
+            found = evaluate(factors, *data, self.relevance, at=self.cutoffs, n_boot=1, n_threads=self.n_threads)
+            mean = found[self.metric].mean
+        return -math.inf if math.isnan(mean) else mean

@@ -1,1 +1,0 @@
-"""Bridges to other packages' data structures, each in a module that is imported only by who wants it."""

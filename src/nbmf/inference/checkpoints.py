@@ -1,0 +1,180 @@
+"""Checkpoints: a file from which an interrupted fit goes on, bit for bit as if nothing had happened."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from nbmf.backends import Backend
+from nbmf.backends.counts import Counts
+from nbmf.inference.progress import Interval
+from nbmf.inference.run import Snapshot
+from nbmf.inference.state import State, revive
+from nbmf.storage.codec import (
+    pack_factor,
+    pack_generator,
+    pack_model,
+    pack_number,
+    pack_settings,
+    pack_ties,
+    unpack_factors,
+    unpack_generator,
+    unpack_model,
+    unpack_number,
+    unpack_ties,
+)
+from nbmf.storage.container import Arrays, Contents, Path, StorageError, check_place, open_as, remove_leftovers, write
+
+VERSION = 1
+FREE = ("max_iter", "tol", "n_threads", "verbose")
+"""Settings with which a fit may go on otherwise than it began: none of them enters a sweep."""
+BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a run started from, and so what it must be resumed with: an estimator, its settings, the data."""
+
+    name: str
+    settings: dict[str, Any]
+    data: dict[str, Any]
+
+    @classmethod
+    def of(cls, name: str, settings: Mapping[str, Any], counts: Counts) -> Origin:
+        """Describe a run; arrays among the settings, and the counts, are known by their checksums."""
+        arrays: Arrays = {}
+        packed = pack_settings({key: value for key, value in settings.items() if key not in FREE}, arrays)
+        digests = {key: sha256(values.tobytes()).hexdigest() for key, values in arrays.items()}
+        matrix, digest = counts.by_user, sha256()
+        for values, kind in ((matrix.indptr, "<i8"), (matrix.indices, "<i8"), (matrix.data, "<f8")):
+            for start in range(0, len(values), BLOCK):  # the same whatever types hold them, without a copy of all
+                digest.update(values[start : start + BLOCK].astype(kind))
+        data = {"shape": list(map(int, matrix.shape)), "nnz": int(matrix.nnz), "sha256": digest.hexdigest()}
+        return cls(name, packed | digests, data)
+
+    def check(self, contents: Contents) -> None:
+        """Refuse a checkpoint of something else."""
+        theirs = Origin(*(contents.value(*part) for part in (("class", str), ("settings", dict), ("data", dict))))
+        begun = f"{contents.path}: was written by a fit"
+        if theirs.name != self.name:
+            raise StorageError(f"{begun} of {theirs.name}, and this is {self.name}; resume with the same estimator")
+        for name in sorted(self.settings.keys() | theirs.settings.keys()):
+            ours, other = self.settings.get(name), theirs.settings.get(name)
+            if ours != other:
+                is_array = name.startswith("settings.")  # and known by its checksum only
+                apart = f"another {name.split('.')[1]}" if is_array else f"{name}={other!r}, and this one has {ours!r}"
+                raise StorageError(
+                    f"{begun} with {apart}; resume with the same settings ({', '.join(FREE)} may change)"
+                )
+        if theirs.data != self.data:
+            raise StorageError(
+                f"{begun} to other counts ({theirs.data.get('shape')}, {theirs.data.get('nnz')} non-zeros) than these "
+                f"({self.data['shape']}, {self.data['nnz']} non-zeros); resume with the same data"
+            )
+
+
+def write_checkpoint(path: Path, origin: Origin, snapshot: Snapshot, generator: Mapping[str, Any]) -> None:
+    """Write where a run stands; `generator` is the state of its random generator after that sweep."""
+    arrays: Arrays = {"objectives": np.array(snapshot.objectives, np.float64)}
+    state = snapshot.state
+    for n, parameters in enumerate(state.trail):
+        arrays |= {f"trail.{n}.{m}": values for m, values in enumerate(parameters)}
+    document = {
+        "kind": "checkpoint",
+        "version": VERSION,
+        "class": origin.name,
+        "settings": origin.settings,
+        "data": origin.data,
+        "generator": pack_generator("generator", generator, arrays),
+        "before": pack_number(snapshot.before),
+        "pending": list(snapshot.pending),
+        "trail": [len(parameters) for parameters in state.trail],
+        "log_base": pack_number(state.log_base),
+        **pack_ties(state.ties, arrays),
+        **pack_model(state.model, arrays),
+        **pack_factor("users", state.users, arrays),
+        **pack_factor("items", state.items, arrays),
+    }
+    write(path, document, arrays)
+
+
+def read_checkpoint(path: Path, origin: Origin, max_iter: int) -> tuple[Snapshot, np.random.RandomState]:
+    """Return where the run stood that began like this one, and its random generator."""
+    contents = open_as("checkpoint", path, VERSION)
+    origin.check(contents)
+    n_users, n_items = origin.data["shape"]
+    users, items = unpack_factors(contents, n_users, n_items)
+    objectives = tuple(contents.array("objectives", "f", None).tolist())
+    if len(objectives) > max_iter:
+        raise StorageError(f"{contents.path}: stands after sweep {len(objectives)}, beyond max_iter={max_iter}")
+    pending = contents.value("pending", list)
+    trail = contents.value("trail", list)
+    if not objectives or not all(type(n) is int and 0 <= n <= 4 for n in trail) or len(trail) > 2:
+        raise contents.fault("it has no sweep, or more of a past than a run has")
+    if not all(type(n) is int for n in pending):
+        raise contents.fault(f"its pending refreshes are {pending}")
+    past = [[f"trail.{n}.{m}" for m in range(size)] for n, size in enumerate(trail)]
+    state = State(
+        model=unpack_model(contents, n_users, n_items),
+        users=users,
+        items=items,
+        ties=unpack_ties(contents, n_items),
+        expectation=None,
+        objective=objectives[-1],
+        log_base=unpack_number(contents, "log_base"),
+        trail=tuple(tuple(contents.array(name, "f", None, None) for name in names) for names in past),
+    )
+    generator = unpack_generator(contents, "generator", contents.document.get("generator"))
+    return Snapshot(state, unpack_number(contents, "before"), objectives, tuple(pending)), generator
+
+
+def resumed(snapshot: Snapshot, counts: Counts, backend: Backend) -> State:
+    """Return the state to sweep on from; if this machine computes other bits than the one before, say so."""
+    state = revive(snapshot.state, counts, backend)
+    if state.objective != snapshot.objective:
+        warnings.warn(
+            f"the objective after sweep {snapshot.sweep} is {state.objective!r} here and {snapshot.objective!r} in the "
+            "checkpoint, so rounding differs from the machine or the version that wrote it: the fit goes on, but not "
+            "to the bit as it would have there",
+            stacklevel=4,
+        )
+    return state
+
+
+class Checkpoints:
+    """Called with each snapshot of a run, writes one now and then, and on `finish` the last."""
+
+    def __init__(self, path: Path, every: int | timedelta, origin: Origin, generator: np.random.RandomState) -> None:
+        """Look whether a file can be put there."""
+        check_place(path)
+        self.interval = Interval(every)
+        remove_leftovers(path)
+        self.path, self.origin, self.generator = path, origin, generator
+        self.newest: tuple[Snapshot, Mapping[str, Any]] | None = None
+        self.n_written = 0
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        """Take note of a sweep."""
+        self.newest = snapshot, self.generator.get_state(legacy=False)
+        if self.interval.is_over(snapshot.sweep):
+            self.finish()
+
+    def finish(self) -> None:
+        """Write the newest snapshot, unless it is written already.
+
+        If that fails, the fit goes on: it is what the checkpoint is for.
+        """
+        if self.newest is None or self.newest[0].sweep == self.n_written:
+            return
+        try:
+            write_checkpoint(self.path, self.origin, *self.newest)
+        except StorageError as error:
+            warnings.warn(f"checkpoint of sweep {self.newest[0].sweep}: {error}", stacklevel=2)
+        else:
+            self.n_written = self.newest[0].sweep

@@ -1,0 +1,337 @@
+"""What a model is made of, as arrays and plain values, and back: ids, counts, factors, settings, random generators.
+
+Each `pack_…` puts arrays into a dictionary, under names that begin alike, and returns what goes into the JSON document;
+each `unpack_…` takes them out again and checks them, as a file may say anything.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from nbmf.data.interactions import Ids, canonical, check_matrix
+from nbmf.model import Model
+from nbmf.model.factors import Factor, Gamma, Point, Prior
+from nbmf.model.likelihood import NegativeBinomial, Poisson
+from nbmf.model.ties import Ties
+from nbmf.storage.container import Array, Arrays, Contents, StorageError
+
+MOMENTS = ("mean", "geometric_mean", "exposed")
+ROWS = ("row_means", "row_logs", "row_entropies")
+_FIXED_WIDTH = re.compile("<U([1-9][0-9]{0,8})")
+CHECKED_AT_A_TIME = 1 << 22  # cells
+_MOST_BYTES = 2**32  # of strings of fixed width, each as wide as the widest
+
+
+def pack_number(value: float) -> float | str:
+    """JSON knows no infinity: write it as text."""
+    return float(value) if math.isfinite(value) else str(float(value))
+
+
+def unpack_number(contents: Contents, name: str) -> float:
+    """Return a number of the document."""
+    found = contents.document.get(name)
+    if type(found) is float or found in ("inf", "-inf", "nan"):
+        return float(found)
+    raise contents.fault(f"its entry {name!r} is {found!r}, no number")
+
+
+def pack_quantity(name: str, value: float | Array, arrays: Arrays) -> float | str:
+    """One number for all, or an array of them by row or by column."""
+    if isinstance(value, np.ndarray):
+        arrays[name] = value
+        return "array"
+    return pack_number(value)
+
+
+def unpack_quantity(contents: Contents, name: str, n_rows: int, n_columns: int) -> float | Array:
+    """Return one positive number, or an array that spreads over rows × columns."""
+    if contents.document.get(name) != "array":
+        number = unpack_number(contents, name)
+        if not number > 0:
+            raise contents.fault(f"its entry {name!r} is {number}, not above 0")
+        return number
+    found = _finite(contents, name, None, None)
+    if found.shape[0] not in (1, n_rows) or found.shape[1] not in (1, n_columns) or not found.all():
+        raise contents.fault(f"its array {name!r} has shape {found.shape} for {n_rows} × {n_columns}, or zeros")
+    return found
+
+
+def pack_ids(name: str, ids: Ids, arrays: Arrays) -> str:
+    """Numbers as they are; strings as UTF-8, one after the other, with where each ends. Return their type."""
+    if ids.dtype.kind in "biuf":
+        arrays[name] = ids
+        return str(ids.dtype.newbyteorder("<"))
+    texts = ids.tolist()
+    odd = next((text for text in texts if not isinstance(text, str)), None)
+    if ids.dtype.kind not in "OU" or odd is not None:
+        kind = type(odd).__name__ if odd is not None else str(ids.dtype)
+        raise StorageError(f"{name} are of type {kind}; a model file holds ids that are all strings or all numbers")
+    try:
+        encoded = [text.encode() for text in texts]
+    except UnicodeEncodeError as error:
+        raise StorageError(f"{name}: {error.object!r} is not valid text, so a model file cannot hold it") from None
+    if ids.nbytes > _MOST_BYTES:
+        raise StorageError(f"{name} take {ids.nbytes:,} bytes as strings of fixed width; give ids.astype(object)")
+    arrays[f"{name}.utf8"] = np.frombuffer(b"".join(encoded), np.uint8)
+    arrays[f"{name}.ends"] = np.cumsum([len(text) for text in encoded], dtype=np.int64)
+    return "object" if ids.dtype.kind == "O" else f"<U{ids.dtype.itemsize // 4}"
+
+
+def unpack_ids(contents: Contents, name: str, kind: str, size: int | None = None) -> Ids:
+    """Return ids of the type that `pack_ids` named."""
+    width = _FIXED_WIDTH.fullmatch(kind)
+    if kind != "object" and width is None:
+        return contents.array(name, "biuf", size)
+    ends = contents.array(f"{name}.ends", "i", size).tolist()
+    blob = contents.array(f"{name}.utf8", "u", ends[-1] if ends else 0).tobytes()
+    starts = [0, *ends][:-1]
+    if any(start > end for start, end in zip(starts, ends, strict=True)):
+        raise contents.fault(f"the ends of its {name} do not ascend")
+    try:
+        texts = [blob[start:end].decode() for start, end in zip(starts, ends, strict=True)]
+    except UnicodeDecodeError as error:
+        raise contents.fault(f"its {name} are not UTF-8 ({error})") from None
+    if width is None:
+        ids = np.empty(len(texts), object)
+        ids[:] = texts
+        return ids
+    if 4 * int(width[1]) * len(texts) > _MOST_BYTES:
+        raise contents.fault(f"its {name} are of type {kind}, which makes them too long")
+    return np.array(texts, dtype=kind)
+
+
+def pack_counts(matrix: sp.csr_array, arrays: Arrays) -> None:
+    """Put in a canonical matrix, row by row."""
+    arrays |= {"counts.data": matrix.data, "counts.indices": matrix.indices, "counts.indptr": matrix.indptr}
+
+
+def unpack_counts(contents: Contents, n_users: int, n_items: int) -> sp.csr_array:
+    """Return the matrix; compiled loops walk over it unchecked, so every index is checked here."""
+    data = contents.array("counts.data", "biuf", None)
+    indices, indptr = unpack_cells(contents, "counts", len(data), n_users, n_items)
+    matrix = sp.csr_array((data, indices, indptr), shape=(n_users, n_items))
+    try:
+        check_matrix(matrix)
+    except ValueError as error:
+        raise contents.fault(str(error)) from None
+    return matrix
+
+
+def pack_weights(weights: Array | sp.csr_array, intercept: Array, arrays: Arrays) -> dict[str, Any]:
+    """Put in item–item weights: a square array, or row by row where there are few, and the intercepts."""
+    arrays["intercept"] = intercept
+    if isinstance(weights, np.ndarray):
+        arrays["weights"] = weights
+        return {"n_weights": None}
+    arrays |= {"weights.data": weights.data, "weights.indices": weights.indices, "weights.indptr": weights.indptr}
+    return {"n_weights": int(weights.nnz)}
+
+
+def unpack_weights(contents: Contents, n_items: int) -> tuple[Array | sp.csr_array, Array]:
+    """Return what `pack_weights` put in."""
+    intercept = _finite(contents, "intercept", n_items)
+    if contents.document.get("n_weights") is None:
+        return _checked_weights(contents, _finite(contents, "weights", n_items, n_items), intercept)
+    n_weights = contents.value("n_weights", int)
+    data = _finite(contents, "weights.data", n_weights)
+    indices, indptr = unpack_cells(contents, "weights", n_weights, n_items, n_items)
+    weights = sp.csr_array((data, indices, indptr), shape=(n_items, n_items))
+    return _checked_weights(contents, weights, intercept)
+
+
+def _checked_weights(
+    contents: Contents, weights: Array | sp.csr_array, intercept: Array
+) -> tuple[Array | sp.csr_array, Array]:
+    if weights.diagonal().any():
+        raise contents.fault("an item has a weight on itself")
+    if weights.dtype != intercept.dtype:
+        raise contents.fault(f"its weights are {weights.dtype} and its intercepts {intercept.dtype}")
+    return weights, intercept
+
+
+def pack_unknown(matrix: sp.csr_array | None, arrays: Arrays) -> dict[str, Any]:
+    """Put in the cells that were left out of the likelihood, if any were."""
+    if matrix is None:
+        return {"n_unknown": None}
+    ordered = canonical(matrix.copy())
+    arrays |= {"unknown.indices": ordered.indices, "unknown.indptr": ordered.indptr}
+    return {"n_unknown": int(ordered.nnz)}
+
+
+def unpack_unknown(contents: Contents, n_users: int, n_items: int) -> sp.csr_array | None:
+    """Return what `pack_unknown` put in."""
+    if contents.document.get("n_unknown") is None:
+        return None
+    n_unknown = contents.value("n_unknown", int)
+    indices, indptr = unpack_cells(contents, "unknown", n_unknown, n_users, n_items)
+    return sp.csr_array((np.ones(n_unknown, np.int8), indices, indptr), shape=(n_users, n_items))
+
+
+def unpack_cells(contents: Contents, name: str, size: int, n_users: int, n_items: int) -> tuple[Array, Array]:
+    """Return indices and indptr of so many cells, all of which were looked at, some at a time."""
+    indices = contents.array(f"{name}.indices", "i", size)
+    indptr = contents.array(f"{name}.indptr", "i", n_users + 1)
+    if indptr[0] != 0 or indptr[-1] != size or np.any(indptr[1:] < indptr[:-1]):
+        raise contents.fault(f"the rows of its {name} do not follow each other")
+    for start in range(0, size, CHECKED_AT_A_TIME):
+        piece = indices[start : start + CHECKED_AT_A_TIME]
+        stop = start + len(piece)
+        before = np.concatenate((indices[start - 1 : start] if start else [-1], piece[:-1]))
+        is_first = np.zeros(len(piece), bool)
+        is_first[indptr[np.searchsorted(indptr, start) : np.searchsorted(indptr, stop)] - start] = True
+        if piece.min() < 0 or piece.max() >= n_items or not np.all((piece > before) | is_first):
+            raise contents.fault(f"its {name} are not of {n_items} items, each once and in order")
+    return indices, indptr
+
+
+def pack_factor(name: str, factor: Factor, arrays: Arrays) -> dict[str, Any]:
+    """All that is known of one side: the moments of a gamma, or values."""
+    if isinstance(factor, Gamma):
+        arrays |= {f"{name}.{part}": getattr(factor, part) for part in (*MOMENTS, *ROWS)}
+        rate = pack_quantity(f"{name}.prior_rate", factor.prior_rate, arrays)
+        return {f"{name}.law": "gamma", f"{name}.prior_rate": rate}
+    arrays[f"{name}.value"] = factor.mean
+    return {f"{name}.law": "point"}
+
+
+def unpack_factors(contents: Contents, n_users: int, n_items: int) -> tuple[Factor, Factor]:
+    """Return both sides, as `pack_factor` put them in under "users" and "items"."""
+    users, items = _unpack_factor(contents, "users", n_users), _unpack_factor(contents, "items", n_items)
+    if type(users) is not type(items) or users.mean.shape[1] != items.mean.shape[1]:
+        raise contents.fault("its users and its items have not the same components")
+    return users, items
+
+
+def _unpack_factor(contents: Contents, name: str, n_rows: int) -> Factor:
+    law = contents.value(f"{name}.law", str)
+    if law == "point":
+        return Point(_finite(contents, f"{name}.value", n_rows, None))
+    if law != "gamma":
+        raise contents.fault(f"its factor {name!r} follows the law {law!r}, neither 'gamma' nor 'point'")
+    mean = _finite(contents, f"{name}.mean", n_rows, None)
+    geometric_mean = _finite(contents, f"{name}.geometric_mean", *mean.shape)
+    exposed = _finite(contents, f"{name}.exposed", None, mean.shape[1])
+    if len(exposed) not in (1, len(mean)):
+        raise contents.fault(f"the moments of its factor {name!r} have different shapes")
+    rows = [contents.array(f"{name}.{part}", "f", len(mean)).astype(np.float64, copy=False) for part in ROWS]
+    return Gamma(mean, geometric_mean, exposed, unpack_quantity(contents, f"{name}.prior_rate", len(mean), 1), *rows)
+
+
+def _finite(contents: Contents, name: str, *shape: int | None) -> Array:
+    values = contents.array(name, "f", *shape)
+    if values.dtype.itemsize not in (4, 8) or not np.all((values >= 0) & np.isfinite(values)):
+        raise contents.fault(f"its array {name!r} has entries that are not finite numbers from 0")
+    return values
+
+
+def pack_model(model: Model, arrays: Arrays) -> dict[str, Any]:
+    """The law of the counts, known by its concentration, and the priors."""
+    document: dict[str, Any] = {"concentration": pack_quantity("concentration", model.likelihood.concentration, arrays)}
+    for name, prior in (("users", model.user_prior), ("items", model.item_prior)):
+        document[f"{name}.prior.shape"] = pack_number(prior.shape)
+        document[f"{name}.prior.rate"] = pack_quantity(f"{name}.prior.rate", prior.rate, arrays)
+    return document
+
+
+def unpack_model(contents: Contents, n_users: int, n_items: int) -> Model:
+    """Return what `pack_model` put in."""
+    concentration = unpack_quantity(contents, "concentration", n_users, n_items)
+    priors = [
+        Prior(unpack_number(contents, f"{name}.prior.shape"), unpack_quantity(contents, f"{name}.prior.rate", size, 1))
+        for name, size in (("users", n_users), ("items", n_items))
+    ]
+    is_poisson = isinstance(concentration, float) and concentration == math.inf
+    try:
+        return Model(Poisson() if is_poisson else NegativeBinomial(concentration), *priors)
+    except ValueError as error:
+        raise contents.fault(str(error)) from None
+
+
+def pack_ties(ties: Ties | None, arrays: Arrays) -> dict[str, Any]:
+    """The cluster of each item, if any are tied."""
+    if ties is None:
+        return {"n_clusters": None}
+    arrays["ties"] = ties.labels
+    return {"n_clusters": int(ties.n_clusters)}
+
+
+def unpack_ties(contents: Contents, n_items: int) -> Ties | None:
+    """Return what `pack_ties` put in."""
+    if contents.document.get("n_clusters") is None:
+        return None
+    n_clusters = contents.value("n_clusters", int)
+    labels = contents.array("ties", "i", n_items)
+    if labels.dtype != np.int32 or labels.min() < 0 or not labels.max() < n_clusters <= n_items:
+        raise contents.fault("its items are in clusters that do not exist")
+    return Ties(labels, n_clusters)
+
+
+def pack_settings(settings: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
+    """What an estimator was made with: plain values, starts as arrays, a random generator as its state."""
+    return {name: _pack_setting(f"settings.{name}", value, arrays) for name, value in settings.items()}
+
+
+def _pack_setting(name: str, value: Any, arrays: Arrays) -> Any:
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, np.bool_ | Integral):
+        return bool(value) if isinstance(value, np.bool_) else int(value)
+    if isinstance(value, float | np.floating):
+        return {"float": pack_number(float(value))} if not math.isfinite(value) else float(value)
+    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic | float)):
+        return np.dtype(value).name
+    if isinstance(value, np.random.RandomState):
+        return {"generator": pack_generator(name, value.get_state(legacy=False), arrays)}
+    if isinstance(value, tuple | list) and all(np.asarray(part).dtype.kind in "biuf" for part in value):
+        arrays |= {f"{name}.{n}": np.asarray(part) for n, part in enumerate(value)}
+        return {"arrays": len(value)}
+    setting = name.removeprefix("settings.")
+    raise StorageError(f"{setting} is {value!r}; a file cannot hold a {type(value).__name__}, so change this setting")
+
+
+def unpack_settings(contents: Contents) -> dict[str, Any]:
+    """Return what `pack_settings` put in."""
+    settings = contents.value("settings", dict)
+    return {name: _unpack_setting(contents, f"settings.{name}", value) for name, value in settings.items()}
+
+
+def _unpack_setting(contents: Contents, name: str, value: Any) -> Any:
+    if value is None or isinstance(value, bool | str | int | float):
+        return value
+    if isinstance(value, dict) and list(value) == ["float"] and value["float"] in ("inf", "-inf", "nan"):
+        return float(value["float"])
+    if isinstance(value, dict) and list(value) == ["generator"]:
+        return unpack_generator(contents, name, value["generator"])
+    if isinstance(value, dict) and list(value) == ["arrays"] and type(value["arrays"]) is int:
+        keys = [f"{name}.{n}" for n in range(min(value["arrays"], 1 + len(contents.arrays)))]
+        if set(keys) <= set(contents.arrays):
+            return tuple(contents.arrays[key] for key in keys)
+    raise contents.fault(f"{name!r} is {value!r}")
+
+
+def pack_generator(name: str, state: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
+    """Where a generator stands in its stream: its `get_state(legacy=False)`."""
+    if state["bit_generator"] != "MT19937":
+        raise StorageError(f"a file cannot hold a random generator {state['bit_generator']}, only RandomState's own")
+    arrays[f"{name}.key"] = state["state"]["key"]
+    return {"position": state["state"]["pos"], "has_gauss": state["has_gauss"], "gauss": float(state["gauss"])}
+
+
+def unpack_generator(contents: Contents, name: str, entry: Any) -> np.random.RandomState:
+    """Return a generator at the same place."""
+    key = contents.array(f"{name}.key", "u", 624)
+    match entry:
+        case {"position": int(position), "has_gauss": 0 | 1 as has_gauss, "gauss": float(gauss)} if (
+            0 <= position <= len(key) and key.dtype == np.uint32
+        ):
+            generator = np.random.RandomState()
+            generator.set_state(("MT19937", key, position, has_gauss, gauss))
+            return generator
+    raise contents.fault(f"the random generator {name!r} stands nowhere in its stream")

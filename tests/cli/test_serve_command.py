@@ -1,0 +1,97 @@
+"""nbmf serve and nbmf explore, as typed: what they refuse, and when a fit is needed."""
+
+import json
+import os
+import socket
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import nbmf
+import nbmf.cli.serve
+from nbmf.cli import main
+from nbmf.web.reload import Shelf, history_of
+from serving import TOKEN, write_model
+from small_study import write_plays
+
+QUICK = ["-k", "2", "--max-iter", "4", "--no-browser"]
+
+
+def typed(*arguments, code=0, **environment):
+    result = CliRunner().invoke(main, list(map(str, arguments)), env={"NBMF_TOKEN": None, **environment})
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result.stderr
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """What the commands would have served, instead of serving it."""
+    calls = []
+    monkeypatch.setattr(nbmf.cli.serve, "_serve", lambda path, **options: calls.append((path, options)))
+    return calls
+
+
+def test_off_this_machine_only_with_a_token_and_a_name(tmp_path):
+    path = tmp_path / "model.nbmf"
+    assert "so it needs a token: --token-file FILE, or NBMF_TOKEN" in typed("serve", path, "--host", "10.0.0.7", code=2)
+    for host in ("0.0.0.0", "::"):
+        assert "--allow-host NAME" in typed("serve", path, "--host", host, code=2, NBMF_TOKEN=TOKEN)
+    (tmp_path / "token").write_text("short\n")
+    assert "a token needs 16 letters" in typed("serve", path, "--token-file", tmp_path / "token", code=2)
+    assert "No such file" in typed("serve", path, "--token-file", tmp_path / "none", code=2)
+    for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost"):
+        assert nbmf.cli.serve._is_loopback(host)
+
+
+def test_what_cannot_be_served_is_told_and_not_begun(tmp_path, monkeypatch):
+    assert "there is no such file" in typed("serve", tmp_path / "none.nbmf", "--port", 0, code=2)
+    (tmp_path / "notes.txt").write_text("no model")
+    assert "is no file of nbmf" in typed("serve", tmp_path / "notes.txt", "--port", 0, code=2)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        told = typed("serve", tmp_path / "model.nbmf", "--port", port, code=2)
+    assert f"127.0.0.1:{port} cannot be listened on" in told
+    assert "--port N takes another, 0 any free one" in told
+    monkeypatch.setattr(nbmf.cli.serve.importlib.util, "find_spec", lambda name: None)
+    assert "pip install 'nbmf[server]'" in typed("serve", tmp_path / "model.nbmf", code=2)
+
+
+def test_explore_fits_once_and_again_when_the_data_is_newer(tmp_path, started, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    plays = write_plays(tmp_path)
+    assert "plays.nbmf: written" in typed("explore", plays, *QUICK)
+    assert started == [("plays.nbmf", {**started[0][1], "open_browser": False, "any_port": True})]
+    model, history = nbmf.load("plays.nbmf"), json.loads((tmp_path / history_of("plays.nbmf")).read_text())
+    assert (model.n_components, model.n_iter_) == (2, 4)
+    assert model.item_names_[1] == "Song 1"
+    assert len(history["seconds"]) == 4
+    assert np.all(np.diff(history["seconds"]) > 0)
+    assert Shelf("plays.nbmf").views.fit()["seconds"] == history["seconds"]
+    assert "--refit fits it again" in typed("explore", plays, *QUICK)
+    os.utime("plays.nbmf", (1, 1))
+    assert "plays.nbmf: written" in typed("explore", plays, *QUICK)
+    assert "plays.nbmf: written" in typed("explore", plays, *QUICK, "--refit", "--model", "poisson")
+    assert isinstance(nbmf.load("plays.nbmf"), nbmf.PoissonMF)
+    assert [path for path, _ in started] == ["plays.nbmf"] * 4
+
+
+def test_explore_shows_a_model_file_as_it_is(tmp_path, started):
+    path = tmp_path / "model.nbmf"
+    write_model(path)
+    before = path.read_bytes()
+    typed("explore", path)
+    assert started[0][0] == str(path)
+    assert started[0][1]["open_browser"]
+    assert path.read_bytes() == before
+
+
+def test_explore_never_writes_over_the_data(tmp_path, started):
+    plays = write_plays(tmp_path)
+    before = plays.read_bytes()
+    assert "is DATA too" in typed("explore", plays, "-o", plays, code=2)
+    assert plays.read_bytes() == before
+    assert "no such file" in typed("explore", tmp_path / "none.csv", "-o", tmp_path / "m.nbmf", code=2).lower()
+    assert started == []

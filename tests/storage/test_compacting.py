@@ -1,0 +1,366 @@
+"""Counts larger than memory: the compact file is what reading and filtering in memory give; damage is refused."""
+
+import errno
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nbmf
+from conftest import count_matrices, small_matrix
+from nbmf.backends.cost import COMPILING, Sizes, continued
+from nbmf.data.text import ReadError
+from nbmf.storage import counts as compacting
+from nbmf.storage.container import StorageError, read, write
+
+
+def written(path, users, items, counts):
+    path.write_text("".join(f"{u}\t{i}\t{c}\n" for u, i, c in zip(users, items, counts, strict=True)))
+    return path
+
+
+@pytest.fixture
+def plays(tmp_path):
+    """Rows in no order, with repeated pairs and counts of 0."""
+    rng = np.random.default_rng(0)
+    users, items = rng.integers(0, 30, 400), rng.integers(0, 12, 400)
+    return written(tmp_path / "plays.tsv", [f"user{u}" for u in users], items, rng.integers(0, 5, 400))
+
+
+def assert_same(ours, plain):
+    assert ours.users.tolist() == plain.users.tolist()
+    assert ours.items.tolist() == plain.items.tolist()
+    assert ours.n_repeated == plain.n_repeated
+    for name in ("indptr", "indices", "data"):
+        np.testing.assert_array_equal(getattr(ours.matrix, name), getattr(plain.matrix, name))
+
+
+@pytest.mark.parametrize("least", [(0, 0), (8, 0), (8, 7), (99, 0), (99, 1)])
+def test_as_reading_and_filtering_in_memory(plays, tmp_path, least, monkeypatch):
+    """Whatever the ranges of users that are added up together."""
+    monkeypatch.setattr("nbmf.storage.counts.BYTES_PER_ROW", 500_000)  # ranges of some 120 rows
+    path = tmp_path / "plays.counts"
+    ours = nbmf.store_counts(
+        plays, path, min_users_per_item=least[0], min_items_per_user=least[1], memory_limit="500MB"
+    )
+    plain = nbmf.read_interactions(plays)
+    kept = plain.filter(*least) if any(least) else plain
+    assert_same(ours, nbmf.Interactions(kept.users, kept.items, kept.matrix, n_repeated=ours.n_repeated))
+    if not any(least):
+        assert_same(ours, plain)
+    assert_same(nbmf.open_counts(path), ours)
+    assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == []
+
+
+@settings(max_examples=10)
+@given(count_matrices())
+def test_any_counts_come_back(matrix):
+    entries = sp.coo_array(matrix)
+    if not entries.nnz:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        plays = written(Path(folder, "p.csv"), *(values.tolist() for values in (*entries.coords, entries.data)))
+        ours = nbmf.store_counts(plays, Path(folder, "c"))
+        assert_same(ours, nbmf.read_interactions(plays))
+
+
+def test_a_fit_from_the_file_is_that_from_memory(plays, tmp_path):
+    ours = nbmf.store_counts(plays, tmp_path / "c")
+    assert not ours.matrix.data.flags.writeable
+    fits = [nbmf.NBMF(3, random_state=0, max_iter=5).fit(data) for data in (ours, nbmf.read_interactions(plays))]
+    assert fits[0].objective_.tobytes() == fits[1].objective_.tobytes()
+    assert fits[0].item_factors_.tobytes() == fits[1].item_factors_.tobytes()
+
+
+def test_a_folder_of_parquet_parts(tmp_path):
+    pd = pytest.importorskip("pandas", reason="pandas, which writes the parts, is not installed")
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"user": rng.integers(0, 20, 90), "item": rng.integers(0, 9, 90), "count": 1})
+    (tmp_path / "parts").mkdir()
+    for n in range(3):
+        frame[n::3].to_parquet(tmp_path / "parts" / f"{n}.parquet")
+    assert_same(nbmf.store_counts(tmp_path / "parts", tmp_path / "c"), nbmf.read_interactions(frame))
+    assert_same(nbmf.read_interactions(tmp_path / "parts"), nbmf.read_interactions(frame))
+
+
+def test_a_fault_is_named_and_nothing_is_left(tmp_path):
+    plays = written(tmp_path / "plays.tsv", ["ann", "bob"], ["jazz", "jazz"], ["3", "-1"])
+    with pytest.raises(ValueError, match="line 2: count '-1' is negative"):
+        nbmf.store_counts(plays, tmp_path / "c")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["plays.tsv"]
+
+
+def test_the_file_that_is_read_is_not_written_over(plays):
+    before = plays.read_bytes()
+    with pytest.raises(StorageError, match="is, or lies in, what is to be read"):
+        nbmf.store_counts(plays, plays.parent / "." / plays.name)
+    assert plays.read_bytes() == before
+
+
+@pytest.mark.parametrize("step", ["_spool", "_write"])
+def test_a_full_disk_leaves_the_old_file(plays, tmp_path, monkeypatch, step):
+    """Also one that fills while the rows are on their way, which numpy tells without a name or a number."""
+    path = tmp_path / "c"
+    nbmf.store_counts(plays, path)
+    names, whole = sorted(tmp_path.iterdir()), path.read_bytes()
+
+    def fail(*arguments):
+        raise OSError("400 requested and 0 written")
+
+    monkeypatch.setattr(f"nbmf.storage.counts.{step}", fail)
+    with pytest.raises(StorageError, match=r"c: cannot be written \(400 requested .* unchanged. Make room in"):
+        nbmf.store_counts(plays, path, min_users_per_item=2)
+    assert sorted(tmp_path.iterdir()) == names
+    assert path.read_bytes() == whole
+
+
+def test_a_source_that_fails_is_not_told_as_a_full_disk(plays, tmp_path, monkeypatch):
+    """Reading from a broken disk fails without the name of the file, too."""
+
+    def fail(*arguments):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("nbmf.data.read._TextFile.check", fail)
+    with pytest.raises(OSError, match=r"^\[Errno 5\] Input/output error$"):
+        nbmf.store_counts(plays, tmp_path / "c")
+    assert sorted(tmp_path.iterdir()) == [plays]
+
+
+def test_a_place_where_nothing_can_be_made_is_named(plays, tmp_path, monkeypatch):
+    def fail(name, *arguments):
+        raise PermissionError(errno.EACCES, "Permission denied", name)
+
+    monkeypatch.setattr("tempfile._os.mkdir", fail)
+    with pytest.raises(StorageError, match=r"c: cannot be written \(Permission denied\).* or write elsewhere"):
+        nbmf.store_counts(plays, tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [("OutOfMemoryException", "failed to offload data block"), ("IOException", "write: No space left on device")],
+)
+def test_a_database_without_room_says_where(plays, tmp_path, monkeypatch, kind, reason):
+    """At once: to read everything again would take long and find as little room."""
+    import duckdb
+
+    tried = []
+
+    def fail(connection, table, *arguments):
+        tried.append(table.relation)
+        raise getattr(duckdb, kind)(reason)
+
+    monkeypatch.setattr("nbmf.storage.counts.number", fail)
+    with pytest.raises(ValueError, match=f"no room for it, in memory or in {tmp_path}/.c.working-.*{reason}"):
+        nbmf.store_counts(plays, tmp_path / "c")
+    assert len(tried) == 1
+
+
+def test_ctrl_c_leaves_nothing_behind(plays, tmp_path, monkeypatch):
+    def press(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nbmf.storage.counts._write", press)
+    with pytest.raises(KeyboardInterrupt):
+        nbmf.store_counts(plays, tmp_path / "c")
+    assert sorted(tmp_path.iterdir()) == [plays]
+
+
+KILLED = """
+import os, sys
+import nbmf.storage.counts
+
+def write(name, *arguments):
+    if sys.argv[3] == "kill":
+        open(os.path.join(os.path.dirname(name), f".{os.path.basename(name)}.unfinished-0123456789abcdef"), "w")
+        os.kill(os.getpid(), 9)
+    print("writing", flush=True)
+    sys.stdin.read()
+
+nbmf.storage.counts._write = write
+nbmf.store_counts(*sys.argv[1:3])
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere folders cannot be locked")
+def test_what_the_killed_left_is_removed_by_the_next_to_write_there(plays, tmp_path):
+    """And neither what others left, nor the folder of one who is at work."""
+    for name in ("c", "c2"):
+        subprocess.run([sys.executable, "-c", KILLED, plays, tmp_path / name, "kill"], check=False)
+    of_others = {file.name for file in tmp_path.iterdir() if file.name.startswith(".c2")}
+    assert len(of_others) == 2
+    assert len(list(tmp_path.iterdir())) == 5
+    command = [sys.executable, "-c", KILLED, plays, tmp_path / "c", "wait"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as at_work:
+        assert at_work.stdout.readline() == b"writing\n"
+        (its_own,) = (file.name for file in tmp_path.iterdir() if file.name.startswith(".c.working"))
+        nbmf.store_counts(plays, tmp_path / "c")
+        assert {file.name for file in tmp_path.iterdir()} == {"plays.tsv", "c", its_own} | of_others
+        at_work.stdin.close()
+    nbmf.store_counts(plays, tmp_path / "c2")
+    assert {file.name for file in tmp_path.iterdir()} == {"plays.tsv", "c", "c2"}
+
+
+def test_what_is_no_file_of_counts(plays, tmp_path):
+    with pytest.raises(StorageError, match=r"no file of counts.*store_counts"):
+        nbmf.open_counts(plays)
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        nbmf.open_counts(tmp_path / "c")
+    with pytest.raises(StorageError, match="folder"):
+        nbmf.open_counts(tmp_path)
+    with pytest.raises(StorageError, match="there is no folder"):
+        nbmf.store_counts(plays, tmp_path / "nowhere" / "c")
+
+
+@pytest.mark.parametrize("limit", ["much", "2 EB", -1, "100MB"])
+def test_a_limit_that_is_none(plays, tmp_path, limit):
+    with pytest.raises(ValueError, match="memory_limit is"):
+        nbmf.store_counts(plays, tmp_path / "c", memory_limit=limit)
+
+
+def test_damage_and_forgery_are_found(plays, tmp_path):
+    path = tmp_path / "c"
+    nbmf.store_counts(plays, path)
+    whole = path.read_bytes()
+    for place in range(200, len(whole), 97):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        with pytest.raises(StorageError, match=r"damaged|header"):
+            nbmf.open_counts(path)
+    path.write_bytes(whole)
+    contents = read(path)
+    for name, change in (
+        ("counts.indices", lambda v: v[::-1]),
+        ("counts.indices", lambda v: v + 5),
+        ("counts.indptr", lambda v: np.sort(v)[::-1]),
+        ("counts.data", lambda v: 0 * v),
+    ):
+        write(path, contents.document, contents.arrays | {name: change(contents.arrays[name])})
+        with pytest.raises(StorageError, match="not how nbmf writes"):
+            nbmf.open_counts(path)
+    nbmf.NBMF(1, max_iter=1).fit(small_matrix()).save(path)
+    with pytest.raises(StorageError, match="a model, no"):
+        nbmf.open_counts(path)
+
+
+FIT = """
+import sys
+import numpy as np, scipy.sparse as sp
+import nbmf
+
+def bytes_of(name):
+    return next(1024 * int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name))
+
+def fit(n_users, n_items, per_user, n_components, accelerate):
+    rng = np.random.default_rng(0)
+    width = n_items // per_user
+    indices = (rng.integers(0, width, (n_users, per_user)) + np.arange(per_user) * width).ravel().astype(np.int32)
+    indptr = np.arange(0, n_users * per_user + 1, per_user, dtype=np.int32)
+    matrix = sp.csr_array((np.ones(len(indices), np.int32), indices, indptr), shape=(n_users, n_items))
+    data = nbmf.Interactions(np.arange(n_users), np.arange(n_items), matrix)
+    nbmf.NBMF(n_components, exposure="tied", random_state=0, max_iter=4, tol=0, accelerate=accelerate > 0).fit(data)
+
+fit(500, 100, 5, 2, 0)  # imports everything, and compiles what was not yet compiled
+print(bytes_of("VmHWM"))
+open("/proc/self/clear_refs", "w").write("5")  # from here a new peak counts
+before = bytes_of("VmRSS")
+fit(*map(int, sys.argv[1:]))
+print(bytes_of("VmHWM") - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="measures memory as Linux tells it")
+@pytest.mark.parametrize("accelerate", [False, True])
+def test_the_memory_of_a_fit_is_as_stated(accelerate):
+    """Of Python and of the data, each at most what was stated; not less than half of it.
+
+    Not by rusage: its peak of a process is at least that of the process that started it.
+    """
+    n_users, n_items, per_user, K = 100_000, 8000, 20, 30
+    command = [sys.executable, "-c", FIT, *map(str, (n_users, n_items, per_user, K, int(accelerate)))]
+    done = subprocess.run(command, capture_output=True, check=True)
+    interpreter, arrays = map(int, done.stdout.split())
+    nnz = n_users * per_user
+    stated = Sizes(n_users, n_items, nnz, K, accelerate=accelerate).memory()
+    python = stated.pop("Python")
+    assert 0.5 * python < interpreter <= python + COMPILING  # where no test before has compiled the loops
+    assert 0.5 * sum(stated.values()) < arrays - 8 * nnz <= sum(stated.values())
+
+
+SIZES = st.builds(
+    Sizes, st.integers(1, 10**6), st.integers(1, 10**5), st.integers(1, 10**8), st.integers(1, 200),
+    st.sampled_from(["tied", "exact", None]),
+)  # fmt: skip
+
+
+@given(SIZES)
+def test_memory_grows_with_every_size(sizes):
+    for name in ("n_users", "nnz", "n_components"):
+        larger = replace(sizes, **{name: 2 * getattr(sizes, name)})
+        for backend in ("cpu", "gpu"):
+            assert sum(sizes.memory(backend).values()) < sum(larger.memory(backend).values())
+        assert sizes.memory_of_driver() < larger.memory_of_driver()
+        assert sizes.products <= larger.products
+
+
+@given(SIZES, st.integers(4 * 10**8, 10**11))
+def test_as_many_machines_as_are_needed(sizes, memory):
+    """Each has room, and with one less it would not."""
+    n, needed = sizes.machines(memory), {m: sizes.memory_of_worker(m) for m in range(2, sizes.parts + 1)}
+    needed[1] = sum(sizes.memory().values())
+    if n is None:
+        assert min(needed.values()) > memory
+        return
+    assert needed[n] <= memory
+    assert n == 1 or needed[n - 1] > memory
+
+
+@given(st.integers(1, 1000), st.integers(1, 1000), st.integers(0, 10**6), st.floats(0, 10), st.floats(1e-6, 1))
+def test_seconds_are_on_the_line(few, more, rest, of_items, of_user):
+    n_few, n_more, n_users = few, few + more, few + more + rest
+    points = [(n, of_items + of_user * n) for n in (n_few, n_more)]
+    assert continued(*points, n_users) == pytest.approx(of_items + of_user * n_users, rel=1e-6)
+    for disturbed in ((2.0, 1.0), (0.0, 1.0)):
+        assert 1.0 <= continued(*zip((n_few, n_more), disturbed, strict=True), n_users) <= n_users / n_more * (1 + 1e-9)
+
+
+def test_a_source_that_changes_leaves_the_old_file(tmp_path, monkeypatch):
+    source, path = tmp_path / "plays.tsv", tmp_path / "plays.counts"
+    source.write_text("ann\tjazz\t3\n")
+    nbmf.store_counts(source, path)
+    before, spool = path.read_bytes(), compacting._spool
+
+    def while_it_grows(*arguments):
+        source.write_text("ann\tjazz\t3\nbob\tjazz\t1\n")
+        os.utime(source, ns=(1, 1))
+        return spool(*arguments)
+
+    monkeypatch.setattr(compacting, "_spool", while_it_grows)
+    with pytest.raises(ReadError, match="changed while it was being read"):
+        nbmf.store_counts(source, path)
+    assert path.read_bytes() == before
+
+
+def test_ids_that_need_more_than_the_limit_are_told_beforehand(tmp_path, monkeypatch):
+    """Their texts are held in memory; nothing is read a second time, and nothing is written."""
+    source, path = tmp_path / "plays.tsv", tmp_path / "plays.counts"
+    source.write_text("".join(f"user{n}\tjazz\t3\n" for n in range(10)))
+    monkeypatch.setattr(compacting, "BYTES_PER_TEXT", 100_000_000)
+    with pytest.raises(StorageError, match=r"ids of 10 users and 1 items alone need about 4\.7 GB, and memory_limit"):
+        nbmf.store_counts(source, path, memory_limit="800MB")
+    assert os.listdir(tmp_path) == ["plays.tsv"]
+
+
+def test_a_fault_in_one_of_the_parts_names_it(tmp_path):
+    pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    pa = pytest.importorskip("pyarrow")
+    for n, counts in enumerate(([1, 2], [3, -7])):
+        pq.write_table(pa.table({"user": [1, 2], "item": [3, 4], "count": counts}), tmp_path / f"part{n}.parquet")
+    with pytest.raises(ReadError, match=r"part1\.parquet, row 1 \(from 0\): count '-7' is negative"):
+        nbmf.read_interactions(tmp_path)

@@ -1,0 +1,322 @@
+"""The page in a real browser: each view in three dresses, search, reasons, basket, keyboard, and what goes wrong."""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+import nbmf
+from nbmf.web.middleware import Access
+from nbmf.web.views import Views
+from serving import TOKEN, serving, wait_for, write_model
+
+SCREENSHOTS = Path(__file__).parents[2] / "screenshots"
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+]
+DRESSES = {
+    "light": {"viewport": {"width": 1280, "height": 900}},
+    "dark": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"},
+    "phone": {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True},
+}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("there is no Chromium here: make browser installs Debian's")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as driver:
+        found = driver.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "model.nbmf"
+    write_model(path)
+    with serving(path) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def usual(browser):
+    """A window that pages share which need no other: it keeps the scripts that it has read once."""
+    return browser.new_context(**DRESSES["light"])
+
+
+@pytest.fixture
+def visit(browser, usual):
+    """Return a function that opens a page; at the end, none may have had an error that was not expected."""
+    opened, errors = [], []
+
+    def open_page(client, path="", expected="$^", **dress):
+        def note(told):
+            if told.type in ("error", "warning") and not re.search(expected, told.text):
+                errors.append(told.text)
+
+        page = browser.new_page(**dress) if dress else usual.new_page()
+        opened.append(page)
+        page.set_default_timeout(20_000)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", note)
+        page.goto(f"http://127.0.0.1:{client.port}/{path}")
+        return page
+
+    yield open_page
+    for page in opened:
+        page.close()
+    assert errors == []
+
+
+def rows(page):
+    """The items of the ranked list, as the page shows them."""
+    return [int(row.get_attribute("data-item")) for row in page.query_selector_all(".ranked > li")]
+
+
+def keep(page, name):
+    SCREENSHOTS.mkdir(exist_ok=True)
+    page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
+
+
+LAWS = """() => {
+  const named = (element) =>
+    element.ariaLabel || element.labels?.length || element.textContent.trim() || element.querySelector("img");
+  const reached = [...document.querySelectorAll("input, button, a, canvas, [role=img]")];
+  const unnamed = reached.filter((element) => !named(element));
+  const ids = [...document.querySelectorAll("[id]")].map((element) => element.id);
+  const root = document.documentElement;
+  return {
+    unnamed: unnamed.map((element) => element.outerHTML.slice(0, 200)),
+    repeated: ids.filter((id, n) => ids.indexOf(id) !== n),
+    n_headings: document.querySelectorAll("h1").length,
+    too_wide: root.scrollWidth - root.clientWidth,
+    slips: document.body.innerText.match(/undefined|NaN|false|null|object Object/g) ?? [],
+    no_alt: document.querySelectorAll("img:not([alt])").length,
+  };
+}"""
+
+
+LAWFUL = {"unnamed": [], "repeated": [], "n_headings": 1, "too_wide": 0, "slips": [], "no_alt": 0}
+
+
+@pytest.mark.parametrize("dress", DRESSES)
+def test_every_view_loads_and_can_be_heard_and_fits_the_screen(served, visit, dress):
+    page = visit(served, **DRESSES[dress])
+    parts = {
+        "user": ".chart .main-svg",
+        "basket": ".ranked li",
+        "factors": ".factor",
+        "map": ".map canvas",
+        "fit": ".chart .main-svg",
+    }
+    for view, part in parts.items():
+        page.click(f"#views a[data-view={view}]")
+        page.wait_for_selector(part)
+        page.wait_for_selector("main .loading", state="detached")
+        page.wait_for_timeout(150)
+        found = page.evaluate(LAWS)
+        assert found == LAWFUL, view
+        assert page.get_attribute("#views a[aria-current]", "data-view") == view
+        keep(page, f"{view}-{dress}")
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(18, 22, 28)"
+    assert dark == (dress == "dark")
+
+
+def test_a_user_is_found_by_keyboard_alone(served, visit):
+    page = visit(served)
+    page.wait_for_selector(".ranked li")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.focus("main input")
+    page.keyboard.type("bob 1")
+    page.wait_for_selector("[role=option] >> text=bob 10 é")
+    assert len(page.query_selector_all("[role=option]")) == 5
+    page.keyboard.press("ArrowDown")
+    chosen = page.inner_text("[role=option][aria-selected=true] .title")
+    assert page.get_attribute("main input", "aria-activedescendant")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(f"h1 >> text=User {chosen}")
+    page.wait_for_selector(".ranked li")
+    assert rows(page) == [row["item"] for row in served.get("/api/recommend", user=chosen, n=20)["items"]]
+
+
+def test_reasons_open_under_a_recommendation_and_add_up(served, visit):
+    page = visit(served, "#/user/ann%2F7")
+    page.wait_for_selector(".ranked li")
+    first = rows(page)[0]
+    page.focus(".ranked .face")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".parts")
+    why = served.get("/api/explain", user="ann/7", item=first, n=8)
+    shown = [float(cell.inner_text().replace(",", "")) for cell in page.query_selector_all(".parts .value")]
+    assert shown[-1] == pytest.approx(why["score"], rel=0.01)
+    assert sum(shown[:-1]) == pytest.approx(shown[-1], abs=0.006 * len(shown))
+    names = [cell.inner_text() for cell in page.query_selector_all(".parts tbody th")]
+    assert all(part["name"] in name for part, name in zip(why["parts"], names, strict=False))
+    assert "Because you took" in page.inner_text(".parts caption")
+    keep(page, "reasons-light")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".parts", state="hidden")
+
+
+def test_the_chart_is_the_papers(served, visit):
+    """Counts and exposures on logarithmic axes, a dashed line at 1, names on hover."""
+    page = visit(served, "#/user/ann%2F7")
+    page.wait_for_selector(".chart .main-svg")
+    chart = page.evaluate(
+        "(() => { const c = document.querySelector('.chart'); return {y: [...c.data[0].y], text: c.data[0].text, "
+        "axes: [c.layout.xaxis.type, c.layout.yaxis.type], line: c.layout.shapes[0]}; })()"
+    )
+    took = served.get("/api/exposures", user="ann/7")["items"]
+    assert chart["y"] == pytest.approx([row["exposure"] for row in took])
+    assert chart["axes"] == ["log", "log"]
+    assert (chart["line"]["y0"], chart["line"]["y1"], chart["line"]["line"]["dash"]) == (1, 1, "dash")
+    assert all(row["name"] in text for row, text in zip(took, chart["text"], strict=True))
+
+
+def test_the_basket_changes_the_list_at_once(served, visit):
+    page = visit(served, "#/basket")
+    page.wait_for_selector(".chips button")
+    page.wait_for_selector(".ranked li")
+    before = rows(page)
+    page.click(".chips button >> nth=0")
+    page.wait_for_selector(".basket [data-item]")
+    wait_for(lambda: rows(page) != before)
+    item = int(page.get_attribute(".basket li", "data-item"))
+    basket = {"items": [{"item": item, "count": 1}], "n": 20}
+    assert rows(page) == [row["item"] for row in served.ask("/api/recommend", basket)[1]["items"]]
+    scores = page.inner_text(".ranked .score")
+    page.fill(".basket input", "50")
+    page.keyboard.press("Tab")
+    wait_for(lambda: page.inner_text(".ranked .score") != scores)
+    page.focus(".basket button >> nth=1")  # one more
+    page.keyboard.press("Enter")
+    wait_for(lambda: page.input_value(".basket input") == "51")
+    page.keyboard.press("Enter")
+    wait_for(lambda: page.input_value(".basket input") == "52")
+    page.fill("main .search input", "green song")
+    page.click("[role=option] >> text=Green song")
+    wait_for(lambda: len(page.query_selector_all(".basket > li")) == 2)
+    wait_for(lambda: page.query_selector(".moved"))
+    page.click(".ranked .face")
+    page.wait_for_selector(".parts")
+    keep(page, "what-if-light")
+    page.reload()
+    page.wait_for_selector(".basket [data-item]")
+    assert len(page.query_selector_all(".basket > li")) == 2
+    page.click("text=Empty it")
+    page.wait_for_selector(".chips button")
+
+
+def test_a_user_becomes_a_basket(served, visit):
+    page = visit(served, "#/user/ann%2F7")
+    page.click("text=What if they also liked")
+    page.wait_for_selector(".basket [data-item]")
+    assert len(page.query_selector_all(".basket > li")) == served.get("/api/exposures", user="ann/7")["n_items"]
+
+
+def test_the_map_tells_what_is_chosen_and_leads_to_its_factor(served, visit):
+    page = visit(served, "#/map")
+    page.wait_for_selector(".map canvas")
+    page.fill("main .search input", "golden")
+    page.wait_for_selector("[role=option]")
+    name = page.inner_text("[role=option] .title")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(f".item-card h2 >> text={name}")
+    keep(page, "map-chosen-light")
+    page.click(".item-card a")
+    page.wait_for_selector(".factor.chosen")
+
+
+def test_what_a_model_cannot_answer_is_left_out(tmp_path, visit, monkeypatch):
+    write_model(tmp_path / "model.nbmf", nbmf.PoissonMF(3, max_iter=9, random_state=0))
+    everything = Views.abilities.func
+    only = property(lambda self: {name: name == "explain" for name in everything(self)})
+    monkeypatch.setattr(Views, "abilities", only)
+    with serving(tmp_path / "model.nbmf") as client:
+        page = visit(client)
+        page.wait_for_selector(".ranked li")
+        assert [link.inner_text() for link in page.query_selector_all("#views a")] == ["Users", "Model"]
+        page.goto(f"http://127.0.0.1:{client.port}/#/map")
+        page.wait_for_selector("text=There is no such page")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [nbmf.PoissonMF(3, max_iter=9), nbmf.Averaged(nbmf.NBMF(2, max_iter=9), 2), nbmf.NBSLIM(penalty=0.5)],
+    ids=lambda model: type(model).__name__,
+)
+def test_other_models_have_pages_too(tmp_path, visit, model):
+    write_model(tmp_path / "model.nbmf", model)
+    with serving(tmp_path / "model.nbmf") as client:
+        page = visit(client)
+        page.wait_for_selector(".ranked li")
+        views = [link.inner_text() for link in page.query_selector_all("#views a")]
+        if isinstance(model, nbmf.NBSLIM):
+            assert views == ["Users", "Basket", "Model"]
+            page.wait_for_selector("main details[open] table")
+        else:
+            assert views == ["Users", "Basket", "Factors", "Map", "Model"]
+            page.wait_for_selector(".chart .main-svg")
+        assert ("over-exposed" in page.inner_text("main")) == isinstance(model, nbmf.Averaged)
+        page.click(".ranked .face")
+        page.wait_for_selector(".parts")
+        assert page.evaluate(LAWS) == LAWFUL
+        keep(page, f"{type(model).__name__}-user")
+
+
+def test_nobody_and_nothing(served, visit):
+    page = visit(served, "#/user/nobody", expected="404")
+    page.wait_for_selector("h1 >> text=No user nobody")
+    assert page.query_selector(".chips a")
+    keep(page, "unknown-light")
+    page.goto(f"http://127.0.0.1:{served.port}/#/user/{EMPTY}")
+    page.wait_for_selector("text=Nothing was taken.")
+    page.wait_for_selector(".ranked li")
+    keep(page, "empty-light")
+
+
+EMPTY = "ann%2F3"  # the row of small_matrix that has no counts
+
+
+def test_the_page_asks_for_the_token(tmp_path, visit):
+    write_model(tmp_path / "model.nbmf")
+    with serving(tmp_path / "model.nbmf", access=Access(token=TOKEN)) as client:
+        page = visit(client, expected="401")
+        page.fill("#token", "wrong-wrong-wrong-wrong")
+        page.click("text=Go on")
+        page.wait_for_selector("text=That was not it.")
+        page.fill("#token", TOKEN)
+        page.click("text=Go on")
+        page.wait_for_selector(".ranked li")
+
+
+def test_a_replaced_model_is_noticed_and_a_lost_server_told(tmp_path, visit, monkeypatch):
+    monkeypatch.setattr("nbmf.web.app.LOOK_SECONDS", 0.02)
+    path = tmp_path / "model.nbmf"
+    write_model(path)
+    with serving(path) as client:
+        page = visit(client, expected="ERR_CONNECTION_REFUSED")
+        page.wait_for_selector(".ranked li")
+        mark = client.get("/api/model")["model"]
+        write_model(tmp_path / "new.nbmf", seed=1)
+        os.replace(tmp_path / "new.nbmf", path)
+        wait_for(lambda: client.get("/api/model")["model"] != mark)
+        page.click("#views a[data-view=factors]")
+        page.wait_for_selector("text=The model was replaced")
+        assert client.get("/api/model")["model"] in page.inner_text("#mark")
+    page.click("#views a[data-view=map]")
+    page.wait_for_selector("text=The server does not answer")

@@ -1,0 +1,288 @@
+"""The server as a client meets it: answers, refusals, limits, the files of the page."""
+
+import asyncio
+import gzip
+import http.client
+import re
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import nbmf.web.app
+import nbmf.web.views
+from nbmf.web.app import build_app, page_files
+from nbmf.web.middleware import OPEN, Access, Limits
+from nbmf.web.reload import Shelf
+from serving import BASKET, TOKEN, half_sent, query, serving, status_of, wait_for, write_model
+
+ASKED = {  # one question for each route
+    "/api/model": {},
+    "/api/recommend": {"user": "ann/7"},
+    "/api/explain": {"user": "ann/7", "item": 104},
+    "/api/exposures": {"user": "ann/7"},
+    "/api/similar/items": {"item": 104},
+    "/api/similar/users": {"user": "ann/7"},
+    "/api/search/items": {"q": "blue"},
+    "/api/search/users": {"q": "bob"},
+    "/api/factors": {},
+    "/api/map": {},
+    "/api/fit": {},
+    "/health": {},
+    "/ready": {},
+    "/metrics": {},
+    "/openapi.json": {},
+    "/": {},
+    "/favicon.ico": {},
+    "/static/app.js": {},
+}
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("served") / "model.nbmf"
+    write_model(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def client(model_file):
+    with serving(model_file) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def views(model_file):
+    return Shelf(str(model_file)).views
+
+
+# ---- answers --------------------------------------------------------------------------------------------------------
+
+
+def test_answers_are_the_views(client, views):
+    assert client.get("/api/recommend", user="ann/7", n=4, level=0.9) == views.recommend("ann/7", 4, 0.9)
+    assert client.get("/api/recommend", user="bob 4 é", include_seen=True) == views.recommend("bob 4 é", 10, None, True)
+    assert client.get("/api/explain", user="ann/7", item=104, n=3) == views.explain("ann/7", "104", 3)
+    assert client.get("/api/exposures", user="ann/7") == views.took("ann/7", 1000)
+    assert client.get("/api/similar/items", item=104) == views.similar_items("104", 10)
+    assert client.get("/api/similar/users", user="ann/7") == views.similar_users("ann/7", 10)
+    assert client.get("/api/search/items", q="blue so", n=2) == views.search_items("blue so", 2)
+    assert client.get("/api/search/users", q="bob") == views.search_users("bob", 10)
+    assert client.get("/api/factors") == views.factors
+    assert client.get("/api/map") == views.map
+    assert client.get("/api/fit") == views.fit()
+    assert client.get("/api/model") == {**views.card(), "refused": None}
+    counts = {104: 3.0, 107: 1.0}
+    assert client.ask("/api/recommend", BASKET)[:2] == (200, views.recommend_for(counts, 4, 0.9))
+    question = {"items": [*BASKET["items"], {"item": 104, "count": 2}], "item": 103}
+    assert client.ask("/api/explain", question)[:2] == (200, views.explain_for({104: 5.0, 107: 1.0}, 103, 10))
+
+
+def test_every_route_has_a_question_here(model_file):
+    app = build_app(Shelf(str(model_file))).app
+    assert {route.path.replace("{name}", "app.js") for route in app.routes} == set(ASKED)
+
+
+def test_examples_of_the_description_can_be_tried(client):
+    description = client.get("/openapi.json")
+    n_tried = 0
+    for path, route in description["paths"].items():
+        for method, operation in route.items():
+            given = {p["name"]: p["example"] for p in operation.get("parameters", ()) if "example" in p}
+            body = None
+            if method == "post":
+                shape = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+                body = description["components"]["schemas"][shape]["example"]
+            assert client.ask(f"{path}?{query(**given)}", body)[0] == 200, path
+            n_tried += bool(given or body)
+    assert n_tried == 7
+
+
+def test_schemathesis_finds_no_fault(client, tmp_path):
+    typed = ["run", f"http://127.0.0.1:{client.port}/openapi.json", "--max-examples", "8", "--generation-deterministic"]
+    command = [sys.executable, "-m", "schemathesis.cli", *typed, "--no-color"]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert found.returncode == 0, found.stdout[-4000:] + found.stderr[-2000:]
+    assert int(re.search(r"(\d+) generated", found.stdout)[1]) > 100
+
+
+# ---- refusals -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "sentence"),
+    [
+        ("/api/recommend?user=nobody", None, 404, "user 'nobody' is not one of the 40 users"),
+        ("/api/explain?user=ann/7&item=soup", None, 404, "item 'soup' is not one of the 30 items"),
+        ("/api/recommend", {"items": [{"item": 1}]}, 404, "item '1' is not one of the 30 items"),
+        ("/api/recommend", None, 422, "user: Field required"),
+        ("/api/recommend?user=ann/7&n=0", None, 422, "n: Input should be greater than or equal to 1"),
+        ("/api/recommend?user=ann/7&n=1001", None, 422, "n: Input should be less than or equal to 1000"),
+        ("/api/recommend?user=ann/7&level=1", None, 422, "level: Input should be less than 1"),
+        (f"/api/recommend?user={'a' * 501}", None, 422, "user: String should have at most 500 characters"),
+        ("/api/recommend", {"items": [{"item": 104, "count": -1}]}, 422, "items.0.count: Input should be greater than"),
+        ("/api/recommend", {"items": [{"item": 104, "count": 1e-300}]}, 422, "count 1e-300 is out of the range"),
+        ("/api/recommend", {"items": [{"item": 104}] * 1001}, 422, "items: List should have at most 1000 items"),
+        ("/api/recommend", {"items": [], "m": 1}, 422, "m: Extra inputs are not permitted"),
+        ("/api/recommend", b"{", 422, "JSON"),
+        ("/api/nothing", None, 404, "Not Found"),
+        ("/static/secrets.txt", None, 404, "there is no file 'secrets.txt'"),
+        ("/static/..%2fserver.py", None, 404, ""),
+    ],
+)
+def test_what_cannot_be_answered_is_told(client, path, body, status, sentence):
+    found, answer, headers = client.ask(path, body, content_type="application/json")
+    assert found == status
+    assert sentence in answer["error"]
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_methods_that_a_route_does_not_take(client):
+    status, _, headers = client.ask("/api/recommend", method="DELETE")
+    assert (status, headers["allow"]) == (405, "GET, POST")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_long_bodies_are_refused(client, chunked):
+    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=30)
+    body = iter([b"x" * 60_000] * 5) if chunked else b"x" * 300_000
+    try:
+        connection.request("POST", "/api/recommend", body, {"content-type": "application/json"}, encode_chunked=chunked)
+        response = connection.getresponse()
+        assert response.status == 413
+        assert b"longer than 262144 bytes" in response.read()
+    except (BrokenPipeError, ConnectionResetError):  # told while still sending, and the connection closed
+        pass
+    finally:
+        connection.close()
+    assert client.ask("/health")[0] == 200
+
+
+def test_without_the_token_no_route_tells_anything_of_the_model(model_file):
+    with serving(model_file, access=Access(token=TOKEN)) as client:
+        for token in (None, "wrong", TOKEN[:-1], TOKEN + "x", TOKEN):
+            client.token, right = token, token == TOKEN
+            for path, given in ASKED.items():
+                is_open = path in OPEN or path.startswith("/static/")
+                status, answer, headers = client.ask(f"{path}?{query(**given)}")
+                assert status == (200 if right or is_open else 401), path
+                if status == 401:
+                    assert headers["www-authenticate"] == "Bearer"
+                    assert set(answer) == {"error"}
+            assert client.ask("/api/recommend", BASKET)[0] == (200 if right else 401)
+            assert client.ask("/api/explain", {"items": [], "item": 104})[0] == (200 if right else 401)
+            assert client.ask("/api/model", authorization=f"Basic {TOKEN}")[0] == 401
+
+
+def test_other_names_and_other_sites_are_refused(model_file, client):
+    for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", ""):
+        assert client.ask("/api/model", host=host)[0] == 421
+    for host in ("localhost", f"LOCALHOST:{client.port}", "[::1]:80"):
+        assert client.ask("/api/model", host=host)[0] == 200
+    assert "access-control-allow-origin" not in client.ask("/api/model", origin="https://evil.example")[2]
+    access = Access(hosts=frozenset({"shop.example"}), origins=("https://shop.example",), token=TOKEN)
+    with serving(model_file, access=access) as named:
+        leave = {"access_control_request_method": "GET", "access_control_request_headers": "authorization"}
+        for origin, status in (("https://shop.example", 200), ("https://evil.example", 400)):
+            assert named.ask("/api/model", method="OPTIONS", host="shop.example", origin=origin, **leave)[0] == status
+        assert named.ask("/api/model", method="OPTIONS", host="shop.example")[0] == 405
+        assert named.ask("/api/model", host="shop.example", origin="https://shop.example")[0] == 401
+        headers = {"host": "shop.example", "authorization": f"Bearer {TOKEN}"}
+        allowed = named.ask("/api/model", origin="https://shop.example", **headers)[2]
+        assert allowed["access-control-allow-origin"] == "https://shop.example"
+        assert "access-control-allow-origin" not in named.ask("/api/model", origin="https://evil.example", **headers)[2]
+
+
+# ---- limits ---------------------------------------------------------------------------------------------------------
+
+
+def test_endless_headers_are_cut_off(client):
+    connection = socket.create_connection(("127.0.0.1", client.port), timeout=20)
+
+    def send_for_ever():
+        connection.sendall(b"GET /api/model HTTP/1.1\r\nHost: localhost\r\n")
+        for n in range(10_000):
+            connection.sendall(f"X-{n}: {'y' * 1000}\r\n".encode())
+
+    with pytest.raises((BrokenPipeError, ConnectionResetError)):
+        send_for_ever()
+    connection.close()
+
+
+def test_no_more_than_so_many_at_a_time(model_file):
+    with serving(model_file, limits=Limits(in_flight=2)) as client:
+        held = [half_sent(client.port) for _ in range(2)]
+        wait_for(lambda: client.ask("/health")[0] == 503)
+        status, answer, headers = client.ask("/api/model")
+        assert (status, headers["retry-after"]) == (503, "1")
+        assert "2 requests are being answered" in answer["error"]
+        for connection, rest in held:
+            connection.sendall(rest)
+            assert status_of(connection) == 200
+            connection.close()
+        wait_for(lambda: client.ask("/health")[0] == 200)
+
+
+def test_an_answer_that_takes_too_long_is_given_up(model_file, monkeypatch):
+    let_go = threading.Event()
+    monkeypatch.setattr(nbmf.web.views.Views, "took", lambda *_: let_go.wait(20) and {})
+    with serving(model_file, limits=Limits(seconds=0.2)) as client:
+        status, answer, _ = client.ask("/api/exposures?user=ann/7")
+        assert (status, answer) == (503, {"error": "no answer within 0.2 s"})
+        assert client.ask("/api/recommend?user=ann/7")[0] == 200
+        let_go.set()
+
+
+def test_a_model_that_cannot_answer_is_never_ready(model_file, monkeypatch, caplog):
+    def fail(*_):
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setattr(nbmf.web.views.Views, "warm", fail)
+    shelf = Shelf(str(model_file))
+    asyncio.run(nbmf.web.app._watch(shelf))
+    assert not shelf.ready
+    assert "this model cannot answer" in caplog.text
+
+
+def test_metrics_count_what_was_answered(model_file):
+    with serving(model_file) as client:
+        for user in ("ann/7", "ann/9", "nobody"):
+            client.ask(f"/api/recommend?{query(user=user)}")
+        client.ask("/wp-admin/1")
+        client.ask("/wp-admin/2")
+        _, content, headers = client.ask("/metrics")
+    assert headers["content-type"].startswith("text/plain; version=0.0.4")
+    text = content.decode()
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert values['nbmf_requests_total{method="GET",route="/api/recommend",code="200"}'] == "2"
+    assert values['nbmf_requests_total{method="GET",route="/api/recommend",code="404"}'] == "1"
+    assert values['nbmf_requests_total{method="GET",route="other",code="404"}'] == "2"
+    assert values['nbmf_request_seconds_bucket{route="/api/recommend",le="+Inf"}'] == "3"
+    assert values["nbmf_models_loaded_total"] == "1"
+    assert "wp-admin" not in text
+
+
+# ---- the page's files -----------------------------------------------------------------------------------------------
+
+
+def test_files_are_sent_once_and_packed(client):
+    for name, file in page_files().items():
+        status, content, headers = client.ask(f"/static/{name}", accept_encoding="gzip")
+        assert status == 200
+        assert gzip.decompress(content) == file.content
+        assert client.ask(f"/static/{name}")[1] == file.content
+        assert client.ask(f"/static/{name}", if_none_match=headers["etag"])[0] == 304
+
+
+def test_the_page_asks_nobody_else_and_has_all_it_names():
+    files = page_files()
+    for name, file in files.items():
+        if name == "plotly.min.js":
+            continue
+        text = file.content.decode()
+        assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text), name
+        assert text.count("\n") <= 400, name
+        for named in re.findall(r"(?:from|src=|href=)\s*[\"'](?:\./|static/)([\w.-]+)[\"']", text):
+            assert named in files, (name, named)

@@ -1,0 +1,290 @@
+"""What a model can be asked: the answers are the model's own, in plain data, and only what it has."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nbmf
+from nbmf.web.item_map import draw_atlas, largest_factors
+from nbmf.web.names import Index, folded
+from nbmf.web.reload import Shelf, history_of
+from nbmf.web.views import NoAnswerError, UnknownIdError, Views
+from serving import plays, write_model
+
+MODELS = [
+    nbmf.NBMF(4, max_iter=15, random_state=0),
+    nbmf.NBMF(4, max_iter=15, random_state=0, exposure="tied", n_clusters=3, rates="per_row"),
+    nbmf.PoissonMF(4, max_iter=15, random_state=0),
+    nbmf.Averaged(nbmf.NBMF(3, max_iter=9), 2, random_state=0),
+]
+USER, ITEM, USER_ITEM = "ann/7", 104, "107"
+
+
+@pytest.fixture(scope="module", params=MODELS, ids=str)
+def views(request):
+    return Views(request.param.fit(plays()), "mark", None)
+
+
+def test_recommendations_are_the_models_own(views):
+    model = views.model
+    answer, best, law = views.recommend(USER, 5, 0.8), model.recommend(USER, n=5), None
+    assert answer["user"] == USER
+    assert [row["item"] for row in answer["items"]] == best.items[0].tolist()
+    assert [row["score"] for row in answer["items"]] == best.scores[0].tolist()
+    assert [row["name"] for row in answer["items"]] == best.names[0].tolist()
+    law = model.predictive(USER, best.items[0])
+    assert [row["interval"] for row in answer["items"]] == np.transpose(law.interval(0.8)).tolist()
+    assert [row["at_least_one"] for row in answer["items"]] == pytest.approx(law.at_least(1).tolist())
+    assert "interval" not in views.recommend(USER, 1)["items"][0]
+    everything = views.recommend(USER, 30, include_seen=True)["items"]
+    assert len(everything) == 30 > len(views.recommend(USER, 30)["items"])
+
+
+def test_a_basket_of_a_users_counts_is_that_user_or_nearly(views):
+    counts = {str(row["item"]): row["count"] for row in views.took(USER, 30)["items"]}
+    answer, best = (
+        views.recommend_for(counts, 5, 0.9),
+        views.model.recommend_for({int(k): v for k, v in counts.items()}, n=5),
+    )
+    assert [row["item"] for row in answer["items"]] == best.items[0].tolist()
+    assert all(row["interval"][0] <= row["score"] + 1 <= row["interval"][1] + 2 for row in answer["items"])
+    first = answer["items"][0]
+    why = views.explain_for(counts, first["item"], 3)
+    assert why["score"] == pytest.approx(first["score"], rel=1e-5)
+    assert len(why["parts"]) == 3
+    assert why["others"]["n_items"] == len(counts) - 3
+
+
+def test_parts_add_up_whatever_is_listed(views):
+    found = views.model.explain(USER, ITEM)
+    for n in (1, 3, 1000):
+        why = views.explain(USER, str(ITEM), n)
+        listed = sum(part["contribution"] for part in why["parts"])
+        assert listed + why["others"]["contribution"] + why["prior"] == pytest.approx(why["score"])
+        assert why["score"] == pytest.approx(found.score)
+        assert len(why["parts"]) + why["others"]["n_items"] == len(found.items)
+
+
+def test_what_a_user_took(views):
+    took, found = views.took(USER, 4), views.model.exposures(USER)
+    assert took["n_items"] == len(found.item)
+    assert [row["item"] for row in took["items"]] == found.item[:4].tolist()
+    assert [row["count"] for row in took["items"]] == found.count[:4].tolist()
+    assert ("exposure" in took["items"][0]) == (not isinstance(views.model, nbmf.PoissonMF))
+
+
+def test_likeness_is_the_models_own(views):
+    assert [row["item"] for row in views.similar_items(str(ITEM), 3)["items"]] == views.model.similar_items(
+        ITEM, 3
+    ).ids.tolist()
+    assert [row["user"] for row in views.similar_users(USER, 3)["users"]] == views.model.similar_users(
+        USER, 3
+    ).ids.tolist()
+
+
+def test_every_answer_is_json_and_names_the_model(views):
+    views.warm()
+    for answer in (
+        views.card(),
+        views.fit(),
+        views.factors,
+        views.map,
+        views.took("bob 4 é", 9),
+        views.search_users("", 3),
+    ):
+        assert json.loads(json.dumps(answer, allow_nan=False))["model"] == "mark"
+
+
+def test_unknown_ids_are_told_without_a_search_for_others(views):
+    for ask in (
+        lambda: views.recommend("nobody", 1),
+        lambda: views.explain(USER, "soup", 1),
+        lambda: views.took("", 1),
+    ):
+        with pytest.raises(UnknownIdError, match=r"is not one of the (40 users|30 items) of this model"):
+            ask()
+    for item in ("1e2", "104.0", "-1", str(2**70), "nan"):
+        with pytest.raises(UnknownIdError):
+            views.similar_items(item, 1)
+
+
+def test_a_user_without_counts(views):
+    empty = str(views.model.users_[3])
+    assert views.took(empty, 5)["items"] == []
+    assert len(views.recommend(empty, 5, 0.9)["items"]) == 5
+    assert views.explain(empty, str(ITEM), 5)["parts"] == []
+
+
+class ItemItem:
+    """A model of another family: no factors, no exposures, no law."""
+
+    def __init__(self, model):
+        self.users_, self.items_, self.item_names_ = model.users_, model.items_, None
+        self._fitted, self.recommend, self.explain = model._fitted, model.recommend, model.explain
+
+    def get_params(self, deep=True):
+        return {"penalty": 1.5}
+
+
+def test_a_model_answers_what_it_has_and_no_more():
+    views = Views(ItemItem(MODELS[0].fit(plays())), "mark")
+    card = views.card()
+    assert [name for name, has in card["can"].items() if has] == ["explain"]
+    assert card["n_factors"] is None
+    assert card["fit"]["sweeps"] == 0
+    views.warm()
+    assert set(views.recommend(USER, 1, 0.9)["items"][0]) == {"item", "name", "score"}
+    assert set(views.took(USER, 1)["items"][0]) == {"item", "name", "count"}
+    for ask in (
+        lambda: views.factors,
+        lambda: views.map,
+        views.fit,
+        lambda: views.recommend_for({}, 1),
+        lambda: views.similar_users(USER, 1),
+    ):
+        with pytest.raises(NoAnswerError, match=r"\(ItemItem\) has no answer to that"):
+            ask()
+
+
+@pytest.mark.parametrize("target", ["counts", "log1p"])
+def test_a_model_without_factors(target):
+    model = nbmf.NBSLIM(penalty=0.5, target=target, max_iter=9).fit(plays())
+    views = Views(model, "mark")
+    views.warm()
+    lacking = {name for name, has in views.abilities.items() if not has}
+    law = set() if target == "counts" else {"predictive", "predictive_for"}
+    assert lacking == {"exposures", "factors", "map", "similar_users"} | law
+    assert views.card()["scores_are_counts"] == (target == "counts")
+    best = views.recommend(USER, 3, 0.9)["items"]
+    assert [row["item"] for row in best] == model.recommend(USER, n=3).items[0].tolist()
+    assert all(("interval" in row) == (target == "counts") for row in best)
+    took = views.took(USER, 3)
+    assert [row["item"] for row in took["items"]] == [
+        row["item"] for row in sorted(took["items"], key=lambda r: -r["count"])
+    ]
+    why = views.explain_for({USER_ITEM: 3, "109": 1}, str(best[0]["item"]), 9)
+    assert why["score"] == pytest.approx(why["prior"] + sum(part["contribution"] for part in why["parts"]))
+    again = views.recommend_for({USER_ITEM: 3, "109": 1}, 30, 0.9)["items"]
+    assert all(("interval" in row) == (target == "counts") for row in again)
+    assert why["score"] == pytest.approx(next(row["score"] for row in again if row["item"] == why["item"]), rel=1e-5)
+
+
+# ---- search ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.text(st.sampled_from("abc É\n"), max_size=6), min_size=1, max_size=9), st.text("abcé ", max_size=4))
+def test_search_finds_what_a_loop_finds(names, wanted):
+    weight = np.arange(len(names)) % 4
+    found = Index(names, weight).find(wanted, len(names))
+    words = folded(wanted).split()
+    assert sorted(found) == [n for n, name in enumerate(names) if all(word in folded(name) for word in words)]
+    if not words:
+        assert weight[found].tolist() == sorted(weight, reverse=True)
+
+
+def test_search_puts_the_best_fit_first_and_then_the_heavier():
+    names = ["late tea", "tea", "steam", "tea, green", "black tea", "tea, red"]
+    found = Index(names, np.array([9, 1, 99, 2, 5, 3])).find("Tea", 5)
+    assert [names[place] for place in found] == ["tea", "tea, red", "tea, green", "late tea", "black tea"]
+
+
+def test_an_id_is_found_before_names(views):
+    assert views.search_items("105", 3)["items"][0]["item"] == 105
+    assert {row["user"] for row in views.search_users("ANN/1", 50)["users"]} == {
+        f"ann/{n}" for n in (1, 11, 13, 15, 17, 19)
+    }
+
+
+# ---- the whole model ------------------------------------------------------------------------------------------------
+
+
+def factors(n_users=50, n_items=300, n_factors=7, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.gamma(0.3, 1.0, (n_users, n_factors)), rng.gamma(0.1, 1.0, (n_items, n_factors))
+
+
+def test_factors_explain_everything_together_and_scale_does_not_matter():
+    users, items = factors()
+    found = largest_factors(users, items, 7, 5)
+    assert sum(owned.share for owned in found) == pytest.approx(1.0)
+    assert [owned.share for owned in found] == sorted((owned.share for owned in found), reverse=True)
+    scale = np.array([1.0, 10.0, 0.1, 3.0, 7.0, 1e4, 1e-3])
+    for owned, same in zip(found, largest_factors(users * scale, items / scale, 7, 5), strict=True):
+        assert replace(same, share=owned.share) == owned
+        assert same.share == pytest.approx(owned.share)
+    k = found[0].factor
+    expected = items * users.sum(axis=0)
+    worth = expected[:, k] ** 2 / expected.sum(axis=1)
+    assert [place for place, _ in found[0].items] == np.argsort(-worth, kind="stable")[:5].tolist()
+
+
+@pytest.mark.parametrize(("n_items", "n_factors"), [(300, 7), (1, 1), (5, 1), (3, 8), (900, 2)])
+def test_no_two_items_lie_on_one_another_and_islands_do_not_overlap(n_items, n_factors):
+    atlas = draw_atlas(*factors(n_items=n_items, n_factors=n_factors))
+    apart = np.linalg.norm(atlas.place[:, None] - atlas.place, axis=2) + 9 * np.eye(n_items)
+    assert apart.min() > 0.5
+    there = atlas.radius > 0
+    middle, radius = atlas.middle[there], atlas.radius[there]
+    gaps = np.linalg.norm(middle[:, None] - middle, axis=2) - radius - radius[:, None] + 1e9 * np.eye(len(middle))
+    assert gaps.min() > -1e-6
+    on = np.linalg.norm(atlas.place - atlas.middle[atlas.factor], axis=1)
+    assert np.all(on <= atlas.radius[atlas.factor] + 1e-9)
+
+
+def test_a_map_does_not_depend_on_scale_and_purer_items_are_further_in():
+    users, items = factors()
+    atlas, scale = draw_atlas(users, items), np.array([1.0, 10.0, 0.1, 3.0, 7.0, 1e4, 1e-3])
+    np.testing.assert_allclose(draw_atlas(users * scale, items / scale).place, atlas.place, rtol=1e-6, atol=1e-6)
+    distance = np.linalg.norm(atlas.place - atlas.middle[atlas.factor], axis=1)
+    for k in range(7):
+        members = np.flatnonzero(atlas.factor == k)
+        pure = members[np.argsort(-atlas.share[members])]
+        assert distance[pure[: len(pure) // 3]].mean() < distance[pure[-len(pure) // 3 :]].mean()
+
+
+def test_items_that_nobody_takes_are_on_the_map_too():
+    atlas = draw_atlas(np.ones((3, 2)), np.zeros((4, 2)))
+    assert np.isfinite(atlas.place).all()
+
+
+# ---- the shelf ------------------------------------------------------------------------------------------------------
+
+
+def test_a_shelf_takes_new_files_and_refuses_damaged_ones(tmp_path, caplog):
+    path = tmp_path / "model.nbmf"
+    write_model(path)
+    shelf = Shelf(str(path))
+    first = shelf.views
+    assert not shelf.look()
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert not shelf.look()
+    assert shelf.views is first
+    assert "does not match its checksum" in shelf.refused
+    assert "the model before it stays" in caplog.text
+    path.unlink()
+    assert not shelf.look()
+    write_model(path, seed=1)
+    assert shelf.look()
+    assert shelf.views.mark != first.mark
+    assert shelf.refused is None
+    assert (shelf.n_loaded, shelf.n_refused) == (2, 1)
+    path.write_bytes(path.read_bytes())  # the same model again
+    assert not shelf.look()
+
+
+def test_the_seconds_of_a_fit_are_those_of_this_very_model(tmp_path):
+    from nbmf.storage.container import seal
+
+    path = str(tmp_path / "model.nbmf")
+    n_sweeps = write_model(path).n_iter_
+    assert Shelf(path).views.fit()["seconds"] is None
+    for mark, seconds in (("another", None), (seal(path), list(np.linspace(0.1, 1, n_sweeps)))):
+        with open(history_of(path), "w") as stream:
+            json.dump({"model": mark, "seconds": list(np.linspace(0.1, 1, n_sweeps))}, stream)
+        assert Shelf(path).views.fit()["seconds"] == seconds
