@@ -18,7 +18,7 @@ from conftest import count_matrices, gpus, small_matrix
 from nbmf.backends import PAYS_ALONE, find_device, make_backend
 from nbmf.backends.counts import Counts
 from nbmf.backends.reference import Reference
-from nbmf.estimators.fold_in import fold_in, fold_in_on
+from nbmf.estimators.fold_in import Steps, fold_compiled, fold_on
 from nbmf.estimators.ranking import FactorScores, top
 from nbmf.inference.cavi import CAVI
 from nbmf.inference.mm import MM
@@ -220,7 +220,7 @@ def test_folding_in_is_that_of_the_cpu(backend, α, kind, n_clusters):
     law = Poisson() if np.max(α) == np.inf else NegativeBinomial(α)
     side = held(20, law, n_clusters, bayesian=kind != "points", own_rates=kind == "own rates")
     counts = with_unknown(small_matrix())
-    ours, plain = (fold(counts, side, tol=1e-2, max_steps=12) for fold in (partial(fold_in_on, backend), fold_in))
+    ours, plain = (fold(counts, side, Steps(1e-2, 12)) for fold in (partial(fold_on, backend), fold_compiled))
     assert len(set(ours.steps)) > 1
     np.testing.assert_array_equal(ours.steps, plain.steps)
     names = ["mean"] if kind == "points" else ["mean", "geometric_mean", "shape", "rate", "prior_rate", "row_logs"]
@@ -240,7 +240,7 @@ def test_folding_in_single_precision(backend, shape, n_clusters):
     α = np.random.default_rng(0).gamma(1, 1, shape) + 0.1
     side = held(20, NegativeBinomial(α if shape else float(α)), n_clusters, dtype="float32")
     counts = with_unknown(small_matrix())
-    ours, plain = (fold(counts, side, tol=0, max_steps=20).factor for fold in (partial(fold_in_on, backend), fold_in))
+    ours, plain = (fold(counts, side, Steps(0, 20)).factor for fold in (partial(fold_on, backend), fold_compiled))
     assert ours.mean.dtype == np.float32
     assert relative(ours.mean, plain.mean) < 1e-5
 
@@ -249,7 +249,7 @@ def test_folding_in_single_precision(backend, shape, n_clusters):
 @pytest.mark.parametrize("backend", [backend for backend in gpus() if backend not in gpus(interpreted=False)], ids=str)
 def test_folding_in_by_interpreted_kernels(backend, n_clusters):
     side, counts = held(6, NegativeBinomial(0.4), n_clusters), with_unknown(small_matrix(7, 6))
-    ours, plain = (fold(counts, side, tol=0, max_steps=2).factor for fold in (partial(fold_in_on, backend), fold_in))
+    ours, plain = (fold(counts, side, Steps(0, 2)).factor for fold in (partial(fold_on, backend), fold_compiled))
     np.testing.assert_allclose(ours.mean, plain.mean, rtol=1e-9)
 
 
@@ -258,9 +258,9 @@ def test_folding_in_by_batches(kind, monkeypatch):
     """Rows do not see each other: a batch for each row gives what one for all does."""
     side = held(20, NegativeBinomial(0.4), 4, bayesian=kind != "points", own_rates=kind == "own rates")
     counts = with_unknown(small_matrix(8, 20))
-    whole = fold_in_on(Gpu(kernels="torch"), counts, side, tol=1e-3, max_steps=4)
+    whole = fold_on(Gpu(kernels="torch"), counts, side, Steps(1e-3, 4))
     monkeypatch.setattr("nbmf.backends.gpu.fold.BATCH_BYTES", 1)
-    parts = fold_in_on(Gpu(kernels="torch"), counts, side, tol=1e-3, max_steps=4)
+    parts = fold_on(Gpu(kernels="torch"), counts, side, Steps(1e-3, 4))
     np.testing.assert_array_equal(parts.steps, whole.steps)
     for field in fields(whole.factor):
         pair = (np.asarray(getattr(folded.factor, field.name)) for folded in (parts, whole))

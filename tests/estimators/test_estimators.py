@@ -1,6 +1,7 @@
 """The estimators as a user meets them."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from sklearn.base import clone
 import nbmf
 from conftest import count_matrices, small_matrix
 from nbmf.inference.run import run
+from nbmf.model.factors import Point
 
 MODELS = [
     nbmf.NBMF(4, exposure="exact"),
@@ -133,7 +135,7 @@ def test_real_values_fit():
         ({"tol": -1}, [[1]], "tol is -1"),
         ({"concentration": 0}, [[1]], "concentration is 0"),
         ({"user_shape": -1}, [[1]], "user_shape is -1"),
-        ({"inference": "magic"}, [[1]], "inference is 'magic'; it must be one of 'cavi', 'mm'"),
+        ({"inference": "magic"}, [[1]], "inference is 'magic'; it must be 'cavi' or 'mm'"),
         ({"exposure": "none"}, [[1]], "exposure is 'none'"),
         ({"n_clusters": 0}, [[1]], "n_clusters is 0"),
         ({"backend": "gpu9"}, [[1]], "backend is 'gpu9'"),
@@ -219,7 +221,7 @@ def test_recommend_ranks_what_was_not_seen():
 
 def test_equal_scores_keep_the_order_of_the_items():
     model, _ = fitted()
-    model.item_factors_ = np.ones_like(model.item_factors_)
+    model._become(replace(model.result_, item_posterior=Point(np.ones_like(model.item_factors_))))
     assert list(model.recommend("user 1", n=4, exclude_seen=False).items[0]) == [100, 101, 102, 103]
 
 
@@ -245,7 +247,7 @@ def test_an_interrupted_fit_is_a_fit(monkeypatch):
 
         return run(*args, watch=stop, **settings)
 
-    monkeypatch.setattr("nbmf.estimators.base.run", interrupted)
+    monkeypatch.setattr("nbmf.estimators.factorize.run", interrupted)
     with pytest.warns(UserWarning, match="the model is that of sweep 4"):
         model = nbmf.NBMF(3, random_state=0).fit(small_matrix())
     assert model.n_iter_ == 4

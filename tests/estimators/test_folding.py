@@ -12,7 +12,7 @@ import nbmf
 from conftest import count_matrices, small_matrix
 from nbmf.backends.counts import Counts
 from nbmf.backends.reference import Reference
-from nbmf.estimators.fold_in import Held, even_start, fold_in, fold_in_plainly, put, stack
+from nbmf.estimators.fold_in import FixedSide, Steps, even_start, fold_compiled, fold_plainly
 from nbmf.model.factors import Gamma, Point, Prior
 from nbmf.model.likelihood import NegativeBinomial, Poisson
 from nbmf.model.ties import Ties
@@ -56,7 +56,7 @@ def held(n_columns, law, n_clusters, *, bayesian=True, dtype="float64", own_rate
         geometric_mean = mean * rng.uniform(0.2, 1, mean.shape)
         factor = Gamma(mean.astype(dtype), geometric_mean.astype(dtype), np.ones((1, 4), dtype), 1.0, *rows)
     ties = Ties(rng.integers(0, n_clusters, n_columns).astype(np.int32), n_clusters) if n_clusters else None
-    return Held(factor, law, Prior(0.7, np.ones((n_columns, 1)) if own_rates else 1.3), ties)
+    return FixedSide(factor, law, Prior(0.7, np.ones((n_columns, 1)) if own_rates else 1.3), ties)
 
 
 def objective(counts, factor, side):
@@ -93,7 +93,7 @@ def test_users_with_concentrations_of_their_own_keep_them():
     matrix = without_empties(small_matrix(24, 16))
     fit = nbmf.NBMF(3, concentration="learn_per_user", **CONVERGED).fit(matrix)
     rows = np.array([3, 7, 8])
-    again = fold_in(canonical(matrix[rows]), fit._fitted.held_items_for(rows), tol=1e-13).factor
+    again = fold_compiled(canonical(matrix[rows]), fit.result_.fixed_items_for(rows), Steps(1e-13)).factor
     assert relative(again.mean, fit.user_factors_[rows]) < 1e-5
     assert relative(fit.transform(matrix[rows]), fit.user_factors_[rows]) > 0.01  # of new users, it is not known
     assert fit.add_users(matrix[:2]).concentration_.shape == (len(matrix) + 2, 1)
@@ -114,8 +114,8 @@ def test_a_column_of_the_data_gets_the_factors_of_the_fit(model):
 @given(count_matrices(), st.sampled_from(LAWS), st.sampled_from([0, 1, 3]), st.booleans())
 def test_compiled_and_plain_rows_agree(bayesian, matrix, law, n_clusters, own_rates):
     side = held(matrix.shape[1], law, n_clusters, bayesian=bayesian, own_rates=own_rates)
-    fast = fold_in(canonical(matrix), side, tol=1e-9, max_steps=40)
-    plain = fold_in_plainly(canonical(matrix), side, tol=1e-9, max_steps=40)
+    fast = fold_compiled(canonical(matrix), side, Steps(1e-9, 40))
+    plain = fold_plainly(canonical(matrix), side, Steps(1e-9, 40))
     np.testing.assert_allclose(fast.factor.mean, plain.factor.mean, rtol=1e-7, atol=1e-300)
     assert np.all(np.abs(fast.steps - plain.steps) <= 1)
     if bayesian:
@@ -127,7 +127,7 @@ def test_concentrations_of_rows_and_columns():
     matrix, rng = canonical(small_matrix()), np.random.default_rng(3)
     for shape, n_clusters in (((30, 1), 0), ((30, 1), 4), ((1, 20), 0)):
         side = held(20, NegativeBinomial(rng.gamma(1, 1, shape) + 0.1), n_clusters)
-        fast, plain = (fold(matrix, side, tol=0, max_steps=20) for fold in (fold_in, fold_in_plainly))
+        fast, plain = (fold(matrix, side, Steps(0, 20)) for fold in (fold_compiled, fold_plainly))
         np.testing.assert_allclose(fast.factor.mean, plain.factor.mean, rtol=1e-9)
 
 
@@ -140,9 +140,9 @@ def test_unknown_cells_are_as_if_the_item_were_not_there(law):
     left_out = Counts.of(canonical(matrix), np.dtype(float), sp.csr_array(unknown)).by_user
     kept = ~unknown[0]
     rest = Gamma(side.factor.mean[kept], side.factor.geometric_mean[kept], *list(vars(side.factor).values())[2:])
-    fewer = fold_in(canonical(matrix[:, kept]), Held(rest, law, side.prior, None), tol=1e-10)
-    np.testing.assert_allclose(fold_in(left_out, side, tol=1e-10).factor.mean, fewer.factor.mean, rtol=1e-7)
-    np.testing.assert_allclose(fold_in_plainly(left_out, side, tol=1e-10).factor.mean, fewer.factor.mean, rtol=1e-7)
+    fewer = fold_compiled(canonical(matrix[:, kept]), FixedSide(rest, law, side.prior, None), Steps(1e-10))
+    np.testing.assert_allclose(fold_compiled(left_out, side, Steps(1e-10)).factor.mean, fewer.factor.mean, rtol=1e-7)
+    np.testing.assert_allclose(fold_plainly(left_out, side, Steps(1e-10)).factor.mean, fewer.factor.mean, rtol=1e-7)
 
 
 @pytest.mark.parametrize("bayesian", [True, False])
@@ -151,9 +151,7 @@ def test_unknown_cells_are_as_if_the_item_were_not_there(law):
 def test_every_step_raises_the_rows_objective(law, n_clusters, bayesian):
     matrix = canonical(small_matrix(8, 20)[[0, 3, 5]])  # an empty row and a user who took everything among them
     side = held(20, law, n_clusters, bayesian=bayesian)
-    found = [
-        objective(matrix, fold_in(matrix, side, tol=0, max_steps=n).factor, side) for n in (*range(1, 12), 50, 300)
-    ]
+    found = [objective(matrix, fold_compiled(matrix, side, Steps(0, n)).factor, side) for n in (*range(1, 12), 50, 300)]
     assert np.all(np.diff(found) >= -1e-12 * np.abs(found[:-1]))
     assert found[-1] > found[0]
 
@@ -164,10 +162,10 @@ def test_rows_are_folded_in_one_by_one(n_clusters, dtype):
     """The same bits for any number of threads, for any other rows beside them, and for every time it is asked."""
     matrix = canonical(small_matrix(300, 20))
     side = held(20, NegativeBinomial(1.0), n_clusters, dtype=dtype)
-    one, two, four = (fold_in(matrix, side, tol=1e-5, n_threads=n).factor for n in (1, 2, 4))
+    one, two, four = (fold_compiled(matrix, side, Steps(1e-5), n_threads=n).factor for n in (1, 2, 4))
     assert one.mean.dtype == np.dtype(dtype)
     assert one.mean.tobytes() == two.mean.tobytes() == four.mean.tobytes()
-    alone = fold_in(sp.csr_array(matrix[[77]]), side, tol=1e-5).factor
+    alone = fold_compiled(sp.csr_array(matrix[[77]]), side, Steps(1e-5)).factor
     assert alone.mean.tobytes() == one.mean[[77]].tobytes()
     assert alone.geometric_mean.tobytes() == one.geometric_mean[[77]].tobytes()
 
@@ -202,14 +200,14 @@ def test_the_start_expects_the_total():
 
 def test_rows_are_stacked_and_put():
     side = [held(5, Poisson(), 0, seed=n).factor for n in (0, 1)]
-    both = stack(*side)
+    both = side[0].append(side[1])
     np.testing.assert_array_equal(both.mean, np.concatenate([factor.mean for factor in side]))
     assert both.exposed.shape == both.mean.shape
-    back = put(both, np.arange(5, 10), side[0])
+    back = both.replace_rows(np.arange(5, 10), side[0])
     np.testing.assert_array_equal(back.geometric_mean[5:], side[0].geometric_mean)
     np.testing.assert_array_equal(back.geometric_mean[:5], side[0].geometric_mean)
     np.testing.assert_array_equal(both.geometric_mean[5:], side[1].geometric_mean)
-    assert stack(Point(np.ones((1, 2))), Point(np.zeros((2, 2)))).mean.tolist() == [[1, 1], [0, 0], [0, 0]]
+    assert Point(np.ones((1, 2))).append(Point(np.zeros((2, 2)))).mean.tolist() == [[1, 1], [0, 0], [0, 0]]
 
 
 def test_items_are_matched_by_their_ids():

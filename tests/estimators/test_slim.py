@@ -373,7 +373,7 @@ def test_it_comes_back_from_a_file(model, split, tmp_path):
     [
         ({"penalty": -1}, "penalty is -1; it must be a number from 0"),
         ({"penalty": np.inf}, "penalty is inf"),
-        ({"input": "sqrt"}, "input is 'sqrt'; it must be one of 'log1p', 'binary', 'counts'"),
+        ({"input": "sqrt"}, "input is 'sqrt'; it must be 'log1p', 'binary' or 'counts'"),
         ({"target": None}, "target is None"),
         ({"n_neighbors": True}, "n_neighbors is True"),
         ({"concentration": np.array([[1.0, 2.0]])}, "it must be a positive number"),

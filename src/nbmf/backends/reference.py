@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import digamma, gammaln, xlogy
+from scipy.special import digamma, gammaln
 
 from nbmf.backends import OnHost, Sums
 from nbmf.backends.counts import Counts
@@ -58,8 +58,9 @@ class Reference(OnHost):
         intensity: Array = users.mean @ items.mean.T
         if ties is not None:
             intensity = pool_unseen(intensity, (count == 0) & ~unknown, ties)
-        share = np.divide(count, geometric_intensity, out=np.zeros_like(count), where=count > 0)
-        log_evidence = xlogy(count, geometric_intensity) + likelihood.log_evidence(count, intensity)
+        events = likelihood.events(count, geometric_intensity)
+        share = np.divide(events, geometric_intensity, out=np.zeros_like(count), where=count > 0)
+        log_evidence = likelihood.log_events(count, geometric_intensity) + likelihood.log_evidence(count, intensity)
         log_evidence -= likelihood.log_base(count)
         exposure = likelihood.exposure(count, intensity)
         log_evidence[unknown], exposure[unknown] = 0, 0

@@ -95,7 +95,7 @@ def evaluate(
         judged: Any = None
         if model_file is not None:
             judged = nbmf.load(model_file)
-            train = nbmf.Interactions(judged.users_, judged.items_, judged._fitted.counts)
+            train = nbmf.Interactions(judged.users_, judged.items_, judged.result_.counts)
             held_out = _aligned(found, train, data)
         elif test is not None:
             train, held_out = found, _aligned(read_data(test, user, item, count, 0, 0, None), found, test)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbmf.data.interactions import Interactions
-from nbmf.estimators.base import CountFactorization
+from nbmf.estimators.factorization import Factorization
 from nbmf.estimators.nbmf import NBMF
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def interactions(adata: AnnData, *, layer: str | None = None) -> Interactions:
 
 
 def factorize(
-    adata: AnnData, model: CountFactorization | None = None, *, layer: str | None = None, key: str = "nbmf"
-) -> CountFactorization:
+    adata: AnnData, model: Factorization | None = None, *, layer: str | None = None, key: str = "nbmf"
+) -> Factorization:
     """Fit a model to the counts and write what it found beside them.
 
     Parameters
@@ -68,9 +68,7 @@ def factorize(
     >>> adata.obsm["X_nbmf"].shape, adata.varm["nbmf"].shape
     ((50, 2), (30, 2))
     """
-    fitted: CountFactorization = (NBMF(20, random_state=0) if model is None else model).fit(
-        interactions(adata, layer=layer)
-    )
+    fitted: Factorization = (NBMF(20, random_state=0) if model is None else model).fit(interactions(adata, layer=layer))
     settings = {name: value for name, value in fitted.get_params().items() if isinstance(value, int | float | str)}
     found: dict[str, Any] = {
         "model": type(fitted).__name__,

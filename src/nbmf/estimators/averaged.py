@@ -1,50 +1,48 @@
-"""Several starts, one model: the mean of their scores ranks better than any of them.
-
-A score is Σ_k ⟨w_uk⟩⟨h_ik⟩, so the mean over R starts is again a product of factors: those of all starts side by side,
-the users' divided by R. Whatever asks for scores alone needs nothing else; what looks into a start asks each of them.
-"""
+"""`Averaged`: several starts, one model. The mean of their scores ranks better than any of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
-import scipy.sparse as sp
-from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.utils import check_random_state
 
-from nbmf.estimators.base import CountFactorization
-from nbmf.estimators.explain import Explanation
-from nbmf.estimators.files import write_average
-from nbmf.estimators.fit import Fitted
-from nbmf.estimators.fold_in import Held
+from nbmf.estimators.factorization import Factorization
+from nbmf.estimators.files import save_average
+from nbmf.estimators.fit import AverageFit
 from nbmf.estimators.nbmf import NBMF
-from nbmf.model.factors import Factor, Point
-from nbmf.model.likelihood import NegativeBinomial, Poisson
+from nbmf.inference.run import Algorithm
 from nbmf.storage.container import Path
 
-Array = NDArray[np.floating[Any]]
+
+def _of_the_members(name: str) -> Any:
+    return property(lambda self: getattr(self._example, name), doc="As for the members.")
 
 
-class Averaged(CountFactorization):
+class Averaged(Factorization):
     """The mean of the scores of several fits that differ in their random start.
+
+    It answers as its members do: `recommend`, `predict`, `explain` (whose parts are means of theirs), `transform`, …
 
     Parameters
     ----------
-    estimator : what is fitted n_runs times; None: NBMF()
-    n_runs : number of starts
-    random_state : seed from which those of the starts are drawn; the estimator's own is not used
+    estimator : estimator with factors, optional
+        What is fitted n_runs times, NBMF() by default.
+    n_runs : int
+        Number of starts.
+    random_state : int, RandomState or None
+        Seed from which those of the starts are drawn; the estimator's own is not used.
 
     Attributes
     ----------
-    members_ : the fitted estimators
-    user_factors_, item_factors_ : those of all members side by side, n_users × (n_runs·K) and n_items × (n_runs·K)
-    objective_ : of the member whose last one is highest; the others are in members_
-
-    It answers as its members do: `recommend`, `predict`, `explain` (parts are means of theirs), `transform`, `save`, …
+    members_ : list
+        The fitted estimators.
+    user_factors_, item_factors_ : array
+        Those of all members side by side, n_users × (n_runs·K) and n_items × (n_runs·K).
+    objective_ : array
+        Of the member whose last one is highest; the others are in members_.
 
     Examples
     --------
@@ -55,167 +53,68 @@ class Averaged(CountFactorization):
     ((80, 12), 3)
     """
 
-    def __init__(
-        self, estimator: CountFactorization | None = None, n_runs: int = 5, *, random_state: Any = None
-    ) -> None:
-        """Keep the settings; `fit` checks them."""
-        self.estimator = estimator
-        self.n_runs = n_runs
-        self.random_state = random_state
+    def __init__(self, estimator: Factorization | None = None, n_runs: int = 5, *, random_state: Any = None) -> None:
+        self._keep(locals())
 
-    def fit(self, X: Any, y: None = None, **settings: Any) -> Self:
+    @classmethod
+    def of(cls, members: Sequence[Factorization], settings: dict[str, Any]) -> Averaged:
+        """Return the average of fitted estimators."""
+        model = cls(clone(members[0]).set_params(random_state=None), **settings)
+        model._unite(members)
+        return model
+
+    def fit(self, X: Any, y: None = None, **control: Any) -> Self:
         """Fit all starts to a users × items matrix of counts.
 
         Parameters
         ----------
-        X : as for the estimator's own fit
-        y : ignored
-        settings : handed on to the estimator's own fit; a checkpoint cannot be shared by several, so none is taken
+        X : Interactions, sparse matrix, array or data frame
+            As for the estimator's own fit.
+        y : None
+            Ignored.
+        **control
+            Passed to the estimator's own fit, except that several starts cannot share a checkpoint.
         """
         if not isinstance(self.n_runs, int | np.integer) or self.n_runs < 1:
             raise ValueError(f"n_runs is {self.n_runs!r}; it must be a whole number from 1")
         for name in ("checkpoint", "resume"):
-            if settings.get(name) is not None:
-                raise ValueError(f"{name} is of one start; fit the members one by one to keep checkpoints of them")
-        example = self._example
-        if "random_state" not in example.get_params(deep=False):
-            raise ValueError(f"nothing is random in {type(example).__name__}, so all runs are one; fit it alone")
+            if control.get(name) is not None:
+                raise ValueError(f"{name} belongs to one start; fit the members one by one to keep checkpoints of them")
+        if "random_state" not in self._example.get_params(deep=False):
+            raise ValueError(f"nothing is random in {type(self._example).__name__}, so all runs are one; fit it alone")
         rng = check_random_state(self.random_state)
         seeds = [int(rng.randint(np.iinfo(np.int32).max)) for _ in range(self.n_runs)]
-        members = []
-        for seed in seeds:
-            member = NBMF() if self.estimator is None else clone(self.estimator)
-            members.append(member.set_params(random_state=seed).fit(X, **settings))
-        self._unite(members)
+        self._unite([clone(self._example).set_params(random_state=seed).fit(X, **control) for seed in seeds])
         return self
 
-    def add_users(self, data: Any, *, unknown_items: str = "error") -> Self:
-        """Take new users into every member, as its own `add_users` does."""
-        return self._each("add_users", data, unknown_items=unknown_items)
-
-    def add_items(self, data: Any) -> Self:
-        """Take new items into every member, as its own `add_items` does."""
-        return self._each("add_items", data)
-
-    def partial_fit(self, X: Any, y: None = None, *, refresh: int = 0) -> Self:
-        """Go on with more data in every member, as its own `partial_fit` does; before a fit this is `fit`."""
-        return self._each("partial_fit", X, refresh=refresh) if hasattr(self, "members_") else self.fit(X)
-
-    def explain(self, user: Any, item: Any) -> Explanation:
-        """Return what each item the user took contributes to the score: the mean of what it does in the members."""
-        return _mean([member.explain(user, item) for member in self._members])
-
-    def explain_for(self, counts: Mapping[Any, Any], item: Any, *, unknown_items: str = "error") -> Explanation:
-        """Return the same for somebody who was not in the fit."""
-        return _mean([member.explain_for(counts, item, unknown_items=unknown_items) for member in self._members])
-
     def save(self, path: Path) -> None:
-        """Write all members to one file, from which `nbmf.load(path)` brings the mean back as it is."""
+        """Write all members to one file, from which `nbmf.load(path)` restores their average."""
         self._check_unchanged()
-        members = [(type(m).__name__, m.get_params(deep=False), m._found) for m in self._members]
-        write_average(path, {"n_runs": self.n_runs, "random_state": self.random_state}, members)
+        members = [(type(m).__name__, m.get_params(deep=False), m.result_) for m in self.members_]
+        save_average(path, {"n_runs": self.n_runs, "random_state": self.random_state}, members)
 
     @property
-    def backend(self) -> str:  # type: ignore[override]
-        """That of the members."""
-        return self._example.backend
+    def _example(self) -> Any:
+        return NBMF() if self.estimator is None else self.estimator
 
-    @property
-    def n_threads(self) -> int | None:  # type: ignore[override]
-        """That of the members."""
-        return self._example.n_threads
-
-    @property
-    def tol(self) -> float:  # type: ignore[override]
-        """That of the members."""
-        return self._example.tol
-
-    @property
-    def dtype(self) -> str:  # type: ignore[override]
-        """That of the members."""
-        return self._example.dtype
+    backend, n_threads, tol, dtype = map(_of_the_members, ("backend", "n_threads", "tol", "dtype"))
 
     @property
     def binarize(self) -> bool:
         """Whether the members see only if a count is positive."""
         return bool(getattr(self._example, "binarize", False))
 
-    @property
-    def _example(self) -> CountFactorization:
-        return NBMF() if self.estimator is None else self.estimator
+    def _algorithm(self) -> Algorithm:
+        return self._example._algorithm()  # type: ignore[no-any-return]
 
-    @property
-    def _members(self) -> list[CountFactorization]:
-        _ = self._found  # says so if there was no fit
-        return self.members_
+    def _unite(self, members: Sequence[Factorization]) -> None:
+        self.members_ = list(members)
+        self._become(AverageFit.of([member.result_ for member in members]))
 
-    def _prepare(self, matrix: sp.csr_array) -> sp.csr_array:
-        return self._example._prepare(matrix)
-
-    def _fold(
-        self, matrix: sp.csr_array, held: Held, start: Array | None = None, unknown: sp.csr_array | None = None
-    ) -> Factor:
-        """Fold rows into every member, each with the items as it knows them; `held` is of them all and not used."""
-        found = [member._fold(matrix, member._found.held_items).mean for member in self._members]
-        return Point(np.hstack(found) / found[0].dtype.type(len(found)))
-
-    def _typical_user(self) -> Array:
-        """Those of the members side by side."""
-        found = [member._typical_user() for member in self._members]
-        return np.asarray(np.hstack(found) / found[0].dtype.type(len(found)))
-
-    def _each(self, method: str, *arguments: Any, **settings: Any) -> Self:
-        members = [getattr(clone_with_fit(member), method)(*arguments, **settings) for member in self._members]
-        self._unite(members)
-        return self
-
-    def _unite(self, members: list[CountFactorization]) -> None:
-        """Become the mean of fitted members."""
-        fits = [member._found for member in members]
-        best = max(fits, key=lambda fit: fit.objective[-1])
-        users, items = (
-            np.hstack([getattr(fit, side).mean for fit in fits]) for side in ("user_posterior", "item_posterior")
-        )
-        α: Any = np.mean([np.asarray(fit.model.likelihood.concentration) for fit in fits], axis=0)
-        law = Poisson() if isinstance(best.model.likelihood, Poisson) else NegativeBinomial(α[()])
+    def _become(self, result: AverageFit) -> None:  # type: ignore[override]
+        """Take over the average, and its members as copies of the estimators that made them."""
+        super()._become(result)
+        members = [clone(member) for member in self.members_]
+        for member, fit in zip(members, result.members, strict=True):
+            member._become(fit)
         self.members_ = members
-        self._become(
-            replace(
-                best,
-                user_posterior=Point(users / users.dtype.type(len(fits))),
-                item_posterior=Point(items),
-                model=replace(best.model, likelihood=law),
-                ties=None,
-            )
-        )
-
-
-def _mean(parts: Sequence[Explanation]) -> Explanation:
-    """The mean of explanations of one score, which differ in the order of the items."""
-    first = parts[0]
-    order = np.argsort(first.items, kind="stable")
-    total = np.zeros(len(order))
-    for part in parts:
-        total += part.contributions[np.argsort(part.items, kind="stable")]
-    contributions = total / len(parts)
-    prior, score = (float(np.mean(values)) for values in ([p.prior for p in parts], [p.score for p in parts]))
-    place = order[np.argsort(-contributions, kind="stable")]
-    by_size = np.sort(contributions)[::-1]
-    names = None if first.names is None else first.names[place]
-    return Explanation(first.user, first.item, first.items[place], first.counts[place], by_size, prior, score, names)
-
-
-def clone_with_fit(member: CountFactorization) -> CountFactorization:
-    """Return a copy that can change while the member stays: what a fit has found is never changed, only replaced."""
-    copy: CountFactorization = clone(member)
-    copy._become(member._found)
-    return copy
-
-
-def united(members: Sequence[CountFactorization], fits: Sequence[Fitted], settings: dict[str, Any]) -> Averaged:
-    """Return the mean of what several fits have found, as `load` needs it."""
-    for member, fit in zip(members, fits, strict=True):
-        member._become(fit)
-    model = Averaged(clone(members[0]).set_params(random_state=None), **settings)
-    model._unite(list(members))
-    return model

@@ -1,224 +1,253 @@
-"""What every estimator does: take counts, run inference, keep what was found. What it answers is in its mixins."""
+"""The facade of all estimators: each public method is one call of a function of the frozen fit.
+
+The fit is kept in `result_` and never changes; a model that grows replaces it. `Factorization` (factorization.py) adds
+what only models with factors can answer.
+"""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import Tags, check_random_state
+from sklearn.base import BaseEstimator
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted
 
-from nbmf.backends import Backend, make_backend
-from nbmf.backends.counts import Counts, take_unknown
-from nbmf.data.interactions import Interactions
-from nbmf.estimators.explain import Explaining
-from nbmf.estimators.files import write_model
-from nbmf.estimators.fit import Fitted, dots
-from nbmf.estimators.grow import Growing
-from nbmf.estimators.predictive import Forecasting
-from nbmf.inference.accelerate import Accelerated
-from nbmf.inference.cavi import CAVI
-from nbmf.inference.checkpoints import Checkpoints, Origin, read_checkpoint, resumed
-from nbmf.inference.hyperparameters import Learned
-from nbmf.inference.mm import MM
-from nbmf.inference.progress import Progress
-from nbmf.inference.run import Algorithm, Ending, Snapshot, Stopping, run
-from nbmf.inference.state import State, begin
-from nbmf.model import Model
-from nbmf.model.factors import Point, Prior
-from nbmf.model.likelihood import Likelihood, Poisson
-from nbmf.storage.container import Path, StorageError
+from nbmf.data.interactions import Ids, Interactions
+from nbmf.estimators import explain, predictive, recommend
+from nbmf.estimators.explain import Alike, Explanation
+from nbmf.estimators.factorize import Data
+from nbmf.estimators.files import save
+from nbmf.estimators.fit import FitResult, NewRows
+from nbmf.estimators.fold_in import Resources
+from nbmf.estimators.predictive import Predictive
+from nbmf.estimators.recommend import Chosen, Filter, Recommendations
+from nbmf.estimators.validation import align_items, as_row, check_range, one_of, take_matrix
+from nbmf.inference.run import Ending
+from nbmf.storage.container import Path
 
 Array = NDArray[np.floating[Any]]
 
-ALGORITHMS: dict[str, Callable[[Learned], Algorithm]] = {"cavi": CAVI, "mm": MM}
+RECORDED = ("n_features_in_", "feature_names_in_")  # what scikit-learn records of the data before it is fitted
 
 
-class CountFactorization(Growing, Explaining, Forecasting):
-    """What the estimators share. A subclass says which law the counts follow and which exposures are tied."""
+class Recommender(BaseEstimator):  # type: ignore[misc]
+    """Base class of all estimators: settings, ids and the answers of a fit.
 
-    n_components: int
-    user_shape: float
-    item_shape: float
-    rates: str
-    shapes: str
-    inference: str
-    init: str | tuple[ArrayLike, ArrayLike]
-    accelerate: bool
-    random_state: Any
-    verbose: bool
+    Attributes
+    ----------
+    result_ : FitResult
+        What the last fit found, in one frozen value.
+    """
 
-    def _likelihood(self) -> Likelihood:
-        raise TypeError(f"{type(self).__name__} names no likelihood")
+    max_iter: int
+    tol: float
+    backend: str
+    n_threads: int | None
+    dtype: str
+    result_: Any
 
-    def _n_ties(self, matrix: sp.csr_array) -> int | None:
-        """Number of item clusters whose unseen cells share an exposure; None ties nothing."""
-        return None
+    users_: Ids
+    items_: Ids
+    item_names_: Ids | None
 
-    def _work(self, matrix: sp.csr_array, n_ties: int | None) -> float:
-        """Products a sweep: over the non-zeros, or over all cells where each has its own exposure."""
-        every_cell = not isinstance(self._likelihood(), Poisson) and n_ties is None
-        cells = float(matrix.shape[0]) * matrix.shape[1] if every_cell else float(matrix.nnz)
-        return cells * self.n_components
-
-    def _learned(self) -> Learned:
-        """Which hyper-parameters follow the data."""
-        for name, allowed in (("rates", ("shared", "per_row")), ("shapes", ("fixed", "learn"))):
-            value = getattr(self, name)
-            if value not in allowed:
-                raise ValueError(f"{name} is {value!r}; it must be {' or '.join(map(repr, allowed))}")
-            if value != allowed[0] and self.inference == "mm":
-                raise ValueError(f"{name} is {value!r}, but maximum likelihood ('mm') has no priors; use 'cavi'")
-        return Learned(rates=self.rates == "per_row", shapes=self.shapes == "learn")
-
-    def _algorithm(self) -> Algorithm:
-        algorithm = ALGORITHMS[self.inference](self._learned())
-        return Accelerated(algorithm) if self.accelerate else algorithm
-
-    def fit(
+    def recommend(
         self,
-        X: Any,
-        y: None = None,
+        users: ArrayLike | Iterable[Any] | None = None,
+        n: int = 10,
         *,
-        unknown: Any = None,
-        callbacks: Iterable[Callable[[Snapshot], Any]] = (),
-        stopping: Stopping | None = None,
-        checkpoint: Path | None = None,
-        checkpoint_every: int | timedelta = timedelta(minutes=1),
-        resume: Path | None = None,
-    ) -> Self:
-        """Factorize a users × items matrix of counts.
+        exclude_seen: bool = True,
+        allow: Chosen = None,
+        deny: Chosen = None,
+    ) -> Recommendations:
+        """Return the n items of largest score for each user, equal scores in the order of the items.
 
         Parameters
         ----------
-        X : Interactions, or scipy sparse matrix, array or data frame of shape (n_users, n_items)
-            Any finite numbers from 0; what a sparse matrix does not store is a zero.
-        y : ignored
-        unknown : cells of which nothing is known, so that no count there is not a zero: what it stores (Interactions of
-            the same ids, sparse matrix or array, of X's shape) is left out of the likelihood, whatever X has there
-        callbacks : functions called after each sweep with a snapshot of it (`sweep`, `objective`, `user_factors`,
-            `item_factors`), such as `lambda s: mlflow.log_metric("objective", s.objective, step=s.sweep)`; one that
-            returns True ends the fit
-        stopping : an `nbmf.EarlyStopping`, which ends the fit when held-out data says so and keeps the best sweep
-        checkpoint : path of a file from which the fit can go on if it is cut short; it is replaced now and then and
-            once more at the end, also after Ctrl-C. If that fails, the fit warns and goes on.
-        checkpoint_every : that many sweeps, or a `datetime.timedelta`
-        resume : path of a checkpoint to go on from, with the same data and settings (max_iter, tol, n_threads and
-            verbose may change). The result is that of an undisturbed fit, bit for bit.
+        users : id or list of ids, optional
+            Users of the fit, everybody by default.
+        n : int
+            Number of items per user.
+        exclude_seen : bool
+            Whether to leave out what the user has in the training data.
+        allow : ids or mapping, optional
+            Items that may be recommended to everybody, or a mapping from each user to that user's own items.
+        deny : ids or mapping, optional
+            Items not to recommend to anybody, or a mapping, in which users with nothing to deny may be missing.
 
         Returns
         -------
-        self, fitted. Ctrl-C during the fit keeps the last finished sweep and warns.
+        Recommendations
+            `items` and `scores`, users × n; `to_pandas()` and `to_polars()` return one row per recommendation.
+
+        Examples
+        --------
+        >>> import nbmf
+        >>> users, items = ["ann", "ann", "bob", "cy", "cy"], ["jazz", "soul", "jazz", "folk", "punk"]
+        >>> data = nbmf.Interactions.from_arrays(users, items, [9, 5, 7, 8, 6])
+        >>> model = nbmf.NBMF(2, random_state=0).fit(data)
+        >>> model.recommend("bob", n=1).items
+        array([['soul']], dtype='<U4')
+        >>> model.recommend(["ann", "bob"], n=3, deny={"bob": ["soul"]}).items
+        array([['folk', 'punk', None],
+               ['folk', 'punk', None]], dtype=object)
         """
-        return self.fit_with(
-            None,
-            X,
-            unknown=unknown,
-            callbacks=callbacks,
-            stopping=stopping,
-            checkpoint=checkpoint,
-            checkpoint_every=checkpoint_every,
-            resume=resume,
-        )
+        return recommend.recommend(self._fit, users, n, Filter(exclude_seen, allow, deny), self._resources)
 
-    def fit_with(self, backend: Backend | None, X: Any, **options: Any) -> Self:
-        """`fit` by a backend that was made elsewhere; None for the one that the settings name."""
-        with self._refitting():
-            self._become(self._fit(backend, X, **options))
-        return self
-
-    def _fit(
+    def recommend_for(
         self,
-        backend: Backend | None,
-        X: Any,
+        counts: Any,
+        n: int = 10,
         *,
-        unknown: Any = None,
-        callbacks: Iterable[Callable[[Snapshot], Any]] = (),
-        stopping: Stopping | None = None,
-        checkpoint: Path | None = None,
-        checkpoint_every: int | timedelta = timedelta(minutes=1),
-        resume: Path | None = None,
-    ) -> Fitted:
-        self._check_settings()
-        if stopping is not None and resume is not None:
-            raise ValueError("stopping cannot be resumed: a checkpoint does not hold the best sweep so far")
-        likelihood = self._likelihood()
-        users, items, matrix = self._take(X)
-        rng = check_random_state(self.random_state)
-        n_ties = self._n_ties(matrix)
-        backend = backend or make_backend(self.backend, self.n_threads, self._work(matrix, n_ties))
-        left_out = take_unknown(unknown, users, items)
-        counts = Counts.of(self._prepare(matrix), np.dtype(self.dtype), left_out)
-        saved = checkpoints = None
-        if checkpoint is not None or resume is not None:
-            origin = Origin.of(type(self).__name__, self.get_params(deep=False), counts)
-            if resume is not None:
-                saved, rng = read_checkpoint(resume, origin, self.max_iter)
-            if checkpoint is not None:
-                checkpoints = Checkpoints(checkpoint, checkpoint_every, origin, rng)
-        tie = partial(backend.cluster, n_clusters=n_ties, rng=rng) if n_ties else None
-        model = Model(likelihood, Prior(self.user_shape, self.user_shape), Prior(self.item_shape, self.item_shape))
+        exclude_seen: bool = True,
+        allow: Chosen = None,
+        deny: Chosen = None,
+        unknown_items: str = "error",
+    ) -> Recommendations:
+        """Return the n best items for users who were not fitted, from their counts.
 
-        def start() -> State:
-            if saved is not None:
-                return resumed(saved, counts, backend)
-            W, H = self._start(matrix.shape, rng)
-            return begin(model, counts, backend, W, H, tie(Point(H)) if tie else None)
+        Parameters
+        ----------
+        counts : mapping, Interactions, matrix, array or data frame
+            For one user, a mapping from item ids to counts; an empty one means that nothing is known of the user. For
+            several, Interactions, whose items are matched by id, or rows with one column per item of the fit.
+        n : int
+            Number of items per user.
+        exclude_seen : bool
+            Whether to leave out the given items.
+        allow, deny : ids or mapping, optional
+            As for `recommend`; mappings name users of `counts` by id or row number.
+        unknown_items : "error" or "ignore"
+            Whether items that were not fitted are an error or are left out with a warning that counts them.
 
-        with Progress(type(self).__name__, self.max_iter, quiet=not self.verbose) as progress:
-            found = run(
-                self._algorithm(),
-                start(),  # not held here: a sweep lets go of what it is done with
-                counts,
-                backend,
-                max_iter=self.max_iter,
-                tol=self.tol,
-                tie=tie,
-                resume=saved,
-                watch=partial(_watch, (progress.report, *callbacks, stopping, checkpoints)),
-            )
-        if checkpoints is not None:
-            checkpoints.finish()
-        kept = found.last if stopping is None else stopping.choose(found.last)
-        if found.ending is Ending.INTERRUPTED:
-            warnings.warn(f"fit interrupted: the model is that of sweep {kept.sweep}", stacklevel=3)
-        return Fitted(
-            users=users,
-            items=items,
-            counts=matrix,
-            model=kept.state.model,
-            user_posterior=kept.state.users.on_host(),
-            item_posterior=kept.state.items.on_host(),
-            objective=np.array(kept.objectives),
-            ending=found.ending,
-            exposure=None if isinstance(likelihood, Poisson) else "tied" if n_ties else "exact",
-            item_names=X.item_names if isinstance(X, Interactions) else None,
-            has_feature_names=hasattr(self, "feature_names_in_"),
-            ties=kept.state.ties,
-            unknown=left_out,
-        )
+        Returns
+        -------
+        Recommendations
+            Users are the ids of Interactions, otherwise row numbers.
 
-    def _become(self, fitted: Fitted) -> None:
-        """Take over what a fit has found, this one or that of a model file."""
-        self._note(fitted)
-        self.user_posterior_, self.item_posterior_ = fitted.user_posterior, fitted.item_posterior
-        self.user_factors_, self.item_factors_ = fitted.user_posterior.mean, fitted.item_posterior.mean
-        self.components_ = self.item_factors_.T
-        self.concentration_ = fitted.model.likelihood.concentration
-        if fitted.exposure is not None:
-            self.exposure_ = fitted.exposure
+        Examples
+        --------
+        >>> import nbmf
+        >>> data = nbmf.Interactions.from_arrays(["ann", "ann", "bob", "cy"], ["jazz", "soul", "jazz", "folk"])
+        >>> model = nbmf.NBMF(2, random_state=0).fit(data)
+        >>> model.recommend_for({"soul": 3}, n=1).items
+        array([['jazz']], dtype='<U4')
+        """
+        new = self._rows(counts, unknown_items)
+        return recommend.recommend_for(self._fit, new, n, Filter(exclude_seen, allow, deny), self._resources)
+
+    def predict(self, users: Any, items: ArrayLike | None = None) -> Array:
+        """Return the expected counts E[y*] = Σ_k ⟨w_uk⟩⟨h_ik⟩ of pairs of ids, Eq. (score).
+
+        Parameters
+        ----------
+        users, items : id or list of ids
+            Pairs, or one of either for all of the other. Without items, `users` are rows of counts of new users, as
+            for `recommend_for`, and the result is the expected total of each: scikit-learn asks for a predict(X) with
+            one number per row.
+
+        Returns
+        -------
+        array
+            Expected counts; expected targets for NBSLIM.
+        """
+        if items is None:
+            return self._fit.totals_of(self._rows(users), self._resources)
+        return self._fit.expected(*self._fit.pairs(users, items))
+
+    def explain(self, user: Any, item: Any) -> Explanation:
+        """Return what each item the user has contributes to the user's score for an item.
+
+        The user's factors are ⟨w_uk⟩ = (α^W + Σ_j y_uj φ_ujk)/rate_uk, where φ_ujk is the share of component k in the
+        user's count of item j. So the score Σ_k ⟨w_uk⟩⟨h_ik⟩ is a sum over the items j, plus the prior's part
+        Σ_k α^W⟨h_ik⟩/rate_uk. Nothing is approximate: the parts sum to the score, up to rounding. Maximum likelihood
+        has no prior. The score of NBSLIM is Σ_j x_uj B_ji plus the intercept b_i, which is reported as the prior.
+
+        Parameters
+        ----------
+        user, item : id
+
+        Examples
+        --------
+        >>> import nbmf
+        >>> data = nbmf.Interactions.from_arrays(["ann", "ann", "bob", "cy"], ["jazz", "soul", "jazz", "folk"])
+        >>> model = nbmf.NBMF(2, random_state=0).fit(data)
+        >>> why = model.explain("bob", "soul")
+        >>> why.items, bool(np.isclose(why.contributions.sum() + why.prior, why.score))
+        (array(['jazz'], dtype='<U4'), True)
+        """
+        return explain.explain(self._fit, user, item, self._resources)
+
+    def explain_for(self, counts: Mapping[Any, Any], item: Any, *, unknown_items: str = "error") -> Explanation:
+        """Return what each item of a user who was not fitted contributes to the score of an item.
+
+        Parameters
+        ----------
+        counts, unknown_items
+            As for `recommend_for`, whose score is explained.
+        item : id
+
+        Examples
+        --------
+        >>> import nbmf
+        >>> data = nbmf.Interactions.from_arrays(["ann", "ann", "bob", "cy"], ["jazz", "soul", "jazz", "folk"])
+        >>> model = nbmf.NBMF(2, random_state=0).fit(data)
+        >>> why = model.explain_for({"jazz": 3}, "soul")
+        >>> why.items, bool(np.isclose(why.score, model.predictive_for({"jazz": 3}, "soul").mean[0]))
+        (array(['jazz'], dtype='<U4'), True)
+        """
+        return explain.explain_for(self._fit, self._rows(counts, unknown_items), item, self._resources)
+
+    def similar_items(self, item: Any, n: int = 10) -> Alike:
+        """Return the n items most similar to one, without itself; equal ones are in the order of the items.
+
+        With factors, the similarity is the cosine of the items' expected counts by component, Σ_u⟨w_uk⟩⟨h_ik⟩. For
+        NBSLIM it is √(B_ji B_ij): a popular item has large weights from all others and gives small ones, and the
+        product is free of that. There, fewer than n are returned where fewer have both weights.
+        """
+        return explain.similar_items(self._fit, item, n)
+
+    def predictive(self, users: ArrayLike, items: ArrayLike) -> Predictive:
+        """Return the distribution of new counts of pairs of ids: mean, sd, intervals, probabilities.
+
+        Parameters
+        ----------
+        users, items : id or list of ids
+            Pairs, or one of either for all of the other.
+        """
+        return predictive.predictive(self._fit, users, items)
+
+    def predictive_for(
+        self, counts: Mapping[Any, Any], items: ArrayLike, *, unknown_items: str = "error"
+    ) -> Predictive:
+        """Return the distribution of the next counts of a user who was not fitted.
+
+        Parameters
+        ----------
+        counts, unknown_items
+            As for `recommend_for`, whose scores are the means.
+        items : id or list of ids
+
+        Examples
+        --------
+        >>> import nbmf
+        >>> model = nbmf.NBMF(2, random_state=0).fit([[4, 0, 1], [0, 3, 0], [5, 1, 2]])
+        >>> found = model.recommend_for({0: 4}, n=1)
+        >>> bool(np.isclose(model.predictive_for({0: 4}, found.items[0]).mean, found.scores[0]).all())
+        True
+        """
+        return predictive.predictive_for(self._fit, self._rows(counts, unknown_items), items, self._resources)
 
     def save(self, path: Path) -> None:
-        """Write the model to a file, from which `nbmf.load(path)` brings it back as it is, data and settings included.
+        """Write the model to a file from which `nbmf.load(path)` restores it, data and settings included.
 
-        The file is replaced as a whole or not at all, is checked when it is loaded, and loading it runs no code; what
-        is in it is in docs/format.md. Ids must be strings or numbers.
+        The file is replaced as a whole or not at all, is checked when it is loaded, and loading it runs no code. Its
+        format is documented in docs/format.md. Ids must be strings or numbers.
 
         >>> import pathlib, tempfile, nbmf
         >>> model = nbmf.NBMF(1, random_state=0).fit([[4, 0], [2, 2]])
@@ -228,62 +257,95 @@ class CountFactorization(Growing, Explaining, Forecasting):
         >>> (same.predict(0, [0, 1]) == model.predict(0, [0, 1])).all()
         np.True_
         """
-        self._check_unchanged()
-        write_model(path, type(self).__name__, self.get_params(deep=False), self._found)
+        save(path, type(self).__name__, self.get_params(deep=False), self._fit)
 
-    def _check_unchanged(self) -> None:
-        found = self._found
-        if self.user_factors_ is not found.user_posterior.mean or self.item_factors_ is not found.item_posterior.mean:
-            raise StorageError("the factors are no longer those of the fit; a model file holds what was fitted")
+    @property
+    def _fit(self) -> FitResult:
+        """What the fit found; scikit-learn's error if there was none."""
+        check_is_fitted(self, "result_")
+        result: FitResult = self.result_
+        return result
 
-    def predict(self, users: Any, items: ArrayLike | None = None) -> Array:
-        """Return the expected counts E[y*] = Σ_k ⟨w_uk⟩⟨h_ik⟩ of pairs of ids, Eq. (score).
+    @property
+    def _resources(self) -> Resources:
+        return Resources(self.backend, self.n_threads, self.tol)
 
-        Without items, `users` are rows of counts of new users, as for `transform`, and the result is the expected total
-        of each, Σ_i E[y*]: scikit-learn asks for a predict(X) with a number for each row. The counts of all items are
-        `transform(X) @ components_`.
-        """
-        if items is None:
-            return np.asarray(self.transform(users) @ self.components_.sum(axis=1))
-        rows, columns = self._pairs(users, items)
-        return dots(self.user_factors_, self.item_factors_, rows, columns)
+    def _become(self, result: FitResult) -> None:
+        """Take over what a fit found: the one just run, the next one of a model that grows, or that of a file."""
+        self.result_ = result
+        self.users_, self.items_, self.item_names_ = result.users, result.items, result.item_names
+        self.objective_, self.n_iter_ = result.objective, len(result.objective)
+        self.ending_, self.converged_ = result.ending.value, result.ending is Ending.CONVERGED
+        self.n_features_in_ = len(result.items)
+        self.__dict__.pop("feature_names_in_", None)
+        if result.has_feature_names:
+            self.feature_names_in_ = result.items
 
-    def __sklearn_tags__(self) -> Tags:
-        """Tell scikit-learn what type of numbers to expect of `transform`."""
-        tags: Tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = []  # `dtype` says of what type factors are
-        return tags
+    @contextmanager
+    def _refitting(self) -> Iterator[None]:
+        """Forget what scikit-learn recorded of the data of an earlier fit, unless the new one fails."""
+        recorded = {name: self.__dict__.pop(name) for name in RECORDED if name in self.__dict__}
+        try:
+            yield
+        except BaseException:
+            for name in RECORDED:
+                self.__dict__.pop(name, None)
+            self.__dict__.update(recorded)
+            raise
+
+    def _take(self, X: Any) -> Data:
+        """Check the input of a fit."""
+        names = None
+        if isinstance(X, Interactions):
+            users, items, matrix, names = X.users, X.items, X.matrix, X.item_names
+            self.n_features_in_ = X.n_items
+        else:
+            matrix = take_matrix(self, X, reset=True)
+            users = np.arange(matrix.shape[0])
+            items = getattr(self, "feature_names_in_", np.arange(matrix.shape[1]))
+        if 0 in matrix.shape:
+            raise ValueError(
+                f"the data has {matrix.shape[0]} users and {matrix.shape[1]} items; there is nothing to factorize "
+                "(a filter that leaves nothing asks for too much)"
+            )
+        check_range(matrix, self.dtype)
+        return Data(users, items, matrix, names, hasattr(self, "feature_names_in_"))
+
+    def _rows(self, X: Any, unknown_items: str = "error") -> NewRows:
+        """Check the counts of users who were not fitted and put them into the columns of the fit's items."""
+        one_of("unknown_items", unknown_items, ("error", "ignore"))
+        fit = self._fit
+        if isinstance(X, Mapping) and not sp.issparse(X):
+            row = align_items(as_row(X, fit.item_lookup), fit.item_lookup, unknown_items)
+            new = NewRows(np.arange(1), row, nothing_known=not row.nnz)
+        elif isinstance(X, Interactions):
+            new = NewRows(X.users, align_items(X, fit.item_lookup, unknown_items))
+        else:
+            matrix = take_matrix(self, X, reset=False)
+            new = NewRows(np.arange(matrix.shape[0]), matrix)
+        check_range(new.counts, fit.dtype)
+        return new
+
+    def _keep(self, settings: Mapping[str, Any]) -> None:
+        """Keep the arguments of a constructor, unchecked, as scikit-learn asks."""
+        for name in self._get_param_names():
+            setattr(self, name, settings[name])
 
     def _check_settings(self) -> None:
-        self._check_common()
-        if not isinstance(self.n_components, Integral) or self.n_components < 1:
-            raise ValueError(f"n_components is {self.n_components!r}; it must be a whole number from 1")
-        for name in ("user_shape", "item_shape"):
-            value = getattr(self, name)
-            if not isinstance(value, Real) or not 0 < float(value) < np.inf:
-                raise ValueError(f"{name} is {value!r}; a gamma prior needs a positive shape")
-        if self.inference not in ALGORITHMS:
-            raise ValueError(f"inference is {self.inference!r}; it must be one of {', '.join(map(repr, ALGORITHMS))}")
+        """Check the settings that all estimators have."""
+        if not isinstance(self.max_iter, Integral) or self.max_iter < 1:
+            raise ValueError(f"max_iter is {self.max_iter!r}; it must be a whole number from 1")
+        if self.n_threads is not None and (not isinstance(self.n_threads, Integral) or self.n_threads < 1):
+            raise ValueError(
+                f"n_threads is {self.n_threads!r}; it must be a whole number from 1, or None for all cores"
+            )
+        if not isinstance(self.tol, Real) or not self.tol >= 0:
+            raise ValueError(f"tol is {self.tol!r}; it must be 0 (never stop early) or a positive number")
+        if not any(self.dtype == dtype for dtype in (np.float32, np.float64, "float32", "float64")):
+            raise ValueError(f"dtype is {self.dtype!r}; it must be 'float32' or 'float64'")
 
-    def _start(self, shape: tuple[int, int], rng: np.random.RandomState) -> tuple[Array, Array]:
-        sizes = [(n, self.n_components) for n in shape]
-        if isinstance(self.init, str):
-            if self.init != "random":
-                raise ValueError(f"init is {self.init!r}; it must be 'random' or a pair of arrays (W0, H0)")
-            users, items = (rng.gamma(1.0, 1.0, size).astype(self.dtype) for size in sizes)
-            return users, items
-        if not isinstance(self.init, tuple | list) or len(self.init) != 2:
-            raise ValueError(f"init is {self.init!r}; it must be 'random' or a pair of arrays (W0, H0)")
-        users, items = (np.ascontiguousarray(values, dtype=self.dtype) for values in self.init)
-        for name, values, size in (("W0", users, sizes[0]), ("H0", items, sizes[1])):
-            if values.shape != size:
-                raise ValueError(f"init: {name} has shape {values.shape}; this data and n_components ask for {size}")
-            if not np.all((values > 0) & np.isfinite(values)):
-                raise ValueError(f"init: {name} must be positive and finite; a zero would stay zero for ever")
-        return users, items
-
-
-def _watch(watches: Sequence[Callable[[Snapshot], Any] | None], snapshot: Snapshot) -> bool:
-    """Call all that there are; only True itself ends a run, as loggers return all sorts of things."""
-    answers = [watch(snapshot) for watch in watches if watch is not None]
-    return any(isinstance(answer, bool | np.bool_) and bool(answer) for answer in answers)
+    def __sklearn_tags__(self) -> Tags:
+        tags: Tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.positive_only = True
+        return tags

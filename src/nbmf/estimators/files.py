@@ -1,4 +1,4 @@
-"""Model files: all that a fit has found, in one sealed file (docs/format.md).
+"""Model files: everything a fit found, in one sealed file (docs/format.md).
 
 Old files stay readable: UPGRADES turns the contents of each earlier version into those of the next.
 """
@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from nbmf.estimators.fit import Basis, Fitted, Weighted
+from nbmf.estimators.fit import FactorFit, FitResult
+from nbmf.estimators.weight_fit import WeightFit
 from nbmf.inference.run import Ending
 from nbmf.storage.codec import (
     pack_counts,
@@ -35,92 +36,61 @@ from nbmf.storage.codec import (
 )
 from nbmf.storage.container import Arrays, Contents, Path, StorageError, open_as, write
 
-__all__ = [
-    "Fitted",
-    "StorageError",
-    "read_average",
-    "read_model",
-    "read_weights",
-    "write_average",
-    "write_model",
-    "write_weights",
-]
-
 VERSION = 1
 UPGRADES: dict[int, Callable[[Contents], Contents]] = {}
-"""For each earlier version of the format what makes its contents those of the next one."""
+"""For each earlier version of the format, what turns its contents into those of the next."""
 
-CLASSES, WEIGHT_CLASSES = ("NBMF", "PoissonMF"), ("NBSLIM",)
-"""Whose models a file may hold: names, looked up where they are listed, never imported."""
+CLASSES, WEIGHT_CLASSES = ("NBMF", "PoissonMF", "Factorization"), ("NBSLIM",)
+"""Whose models a file may hold: names that are looked up here, never imported."""
+
+Saved = tuple[str, dict[str, Any], Any]
+"""Name of an estimator, its settings, and its fit."""
 
 
-def write_model(path: Path, name: str, settings: dict[str, Any], fitted: Fitted) -> None:
+def save(path: Path, name: str, settings: dict[str, Any], fit: FitResult) -> None:
     """Write a model file: the name of the estimator, its settings, and what it found."""
     arrays: Arrays = {}
-    document = _pack(name, settings, fitted, arrays)
-    write(path, {"kind": "model", "version": VERSION, "written_by": f"nbmf {version('nbmf')}", **document}, arrays)
+    kind = "item-item model" if isinstance(fit, WeightFit) else "model"
+    _write(path, kind, _pack(name, settings, fit, arrays), arrays)
 
 
-def write_average(path: Path, settings: dict[str, Any], members: Sequence[tuple[str, dict[str, Any], Fitted]]) -> None:
-    """Write the members of an average, each as in a model file; an array that the first has too is there once."""
+def save_average(path: Path, settings: dict[str, Any], members: Sequence[Saved]) -> None:
+    """Write the members of an average, each as in a model file; an array that equals the first's is stored once."""
     arrays: Arrays = {}
     documents = []
-    for n, (name, member_settings, fitted) in enumerate(members):
+    for n, member in enumerate(members):
         own: Arrays = {}
-        documents.append(_pack(name, member_settings, fitted, own))
+        documents.append(_pack(*member, own))
         for key, array in own.items():
             first = arrays.get(f"0/{key}")
             if first is None or first.dtype != array.dtype or not np.array_equal(first, array):
                 arrays[f"{n}/{key}"] = array
-    document = {
-        "kind": "average",
-        "version": VERSION,
-        "written_by": f"nbmf {version('nbmf')}",
-        "settings": pack_settings(settings, arrays),
-        "members": documents,
-    }
-    write(path, document, arrays)
+    _write(path, "average", {"settings": pack_settings(settings, arrays), "members": documents}, arrays)
 
 
-def write_weights(path: Path, name: str, settings: dict[str, Any], fitted: Weighted) -> None:
-    """Write a model of item–item weights: the name of the estimator, its settings, and what it found."""
-    arrays: Arrays = {}
-    document = {
-        "kind": "item-item model",
-        "version": VERSION,
-        "written_by": f"nbmf {version('nbmf')}",
-        **_pack_basis(name, WEIGHT_CLASSES, settings, fitted, arrays),
-        "input": fitted.input,
-        "target": fitted.target,
-        "concentration": pack_number(fitted.concentration),
-        **pack_weights(fitted.weights, fitted.intercept, arrays),
-    }
-    write(path, document, arrays)
+def read_model(source: Path | Contents) -> Saved:
+    """Return the name of an estimator with factors, its settings, and what it found."""
+    return _unpack(_upgraded(open_as("model", source, VERSION)))
 
 
-def read_weights(source: Path | Contents) -> tuple[str, dict[str, Any], Weighted]:
+def read_weights(source: Path | Contents) -> Saved:
     """Return the name of an estimator of item–item weights, its settings, and what it found."""
     contents = _upgraded(open_as("item-item model", source, VERSION))
-    name, basis = _unpack_basis(contents, WEIGHT_CLASSES)
-    weights, intercept = unpack_weights(contents, len(basis["items"]))
-    weighted = Weighted(
-        **basis,
+    name, shared = _unpack_shared(contents, WEIGHT_CLASSES)
+    weights, intercept = unpack_weights(contents, len(shared["items"]))
+    fit = WeightFit(
+        **shared,
         input=contents.value("input", str),
         target=contents.value("target", str),
         concentration=unpack_number(contents, "concentration"),
         weights=weights,
         intercept=intercept,
     )
-    return name, unpack_settings(contents), weighted
+    return name, unpack_settings(contents), fit
 
 
-def read_model(source: Path | Contents) -> tuple[str, dict[str, Any], Fitted]:
-    """Return the name of an estimator, its settings, and what it found."""
-    return _unpack(_upgraded(open_as("model", source, VERSION)))
-
-
-def read_average(source: Path | Contents) -> tuple[dict[str, Any], list[tuple[str, dict[str, Any], Fitted]]]:
-    """Return the settings of an average, and its members as `read_model` does one."""
+def read_average(source: Path | Contents) -> tuple[dict[str, Any], list[Saved]]:
+    """Return the settings of an average, and its members as `read_model` returns one."""
     contents = open_as("average", source, VERSION)
     documents = contents.value("members", list)
     if not documents or not all(isinstance(document, dict) for document in documents):
@@ -135,33 +105,46 @@ def read_average(source: Path | Contents) -> tuple[dict[str, Any], list[tuple[st
     return unpack_settings(contents), members
 
 
-def _pack_basis(
-    name: str, known: tuple[str, ...], settings: dict[str, Any], fitted: Basis, arrays: Arrays
-) -> dict[str, Any]:
+def _write(path: Path, kind: str, document: dict[str, Any], arrays: Arrays) -> None:
+    opening = {"kind": kind, "version": VERSION, "written_by": f"nbmf {version('nbmf')}"}
+    write(path, opening | document, arrays)
+
+
+def _pack(name: str, settings: dict[str, Any], fit: FitResult, arrays: Arrays) -> dict[str, Any]:
+    known = WEIGHT_CLASSES if isinstance(fit, WeightFit) else CLASSES
     if name not in known:
         raise StorageError(f"a {name} cannot be saved; nbmf.load knows {' and '.join(CLASSES + WEIGHT_CLASSES)}")
-    arrays["objective"] = fitted.objective
-    pack_counts(fitted.counts, arrays)
-    return {
+    arrays["objective"] = fit.objective
+    pack_counts(fit.counts, arrays)
+    shared = {
         "class": name,
         "settings": pack_settings(settings, arrays),
-        "user_ids": pack_ids("user_ids", fitted.users, arrays),
-        "item_ids": pack_ids("item_ids", fitted.items, arrays),
-        "item_names": None if fitted.item_names is None else pack_ids("item_names", fitted.item_names, arrays),
-        "has_feature_names": fitted.has_feature_names,
-        "ending": fitted.ending.value,
+        "user_ids": pack_ids("user_ids", fit.users, arrays),
+        "item_ids": pack_ids("item_ids", fit.items, arrays),
+        "item_names": None if fit.item_names is None else pack_ids("item_names", fit.item_names, arrays),
+        "has_feature_names": fit.has_feature_names,
+        "ending": fit.ending.value,
+    }
+    return shared | (_pack_weights(fit, arrays) if isinstance(fit, WeightFit) else _pack_factors(fit, arrays))
+
+
+def _pack_factors(fit: Any, arrays: Arrays) -> dict[str, Any]:
+    return {
+        "exposure": fit.exposure,
+        **pack_ties(fit.ties, arrays),
+        **pack_unknown(fit.unknown, arrays),
+        **pack_model(fit.model, arrays),
+        **pack_factor("users", fit.user_posterior, arrays),
+        **pack_factor("items", fit.item_posterior, arrays),
     }
 
 
-def _pack(name: str, settings: dict[str, Any], fitted: Fitted, arrays: Arrays) -> dict[str, Any]:
+def _pack_weights(fit: WeightFit, arrays: Arrays) -> dict[str, Any]:
     return {
-        **_pack_basis(name, CLASSES, settings, fitted, arrays),
-        "exposure": fitted.exposure,
-        **pack_ties(fitted.ties, arrays),
-        **pack_unknown(fitted.unknown, arrays),
-        **pack_model(fitted.model, arrays),
-        **pack_factor("users", fitted.user_posterior, arrays),
-        **pack_factor("items", fitted.item_posterior, arrays),
+        "input": fit.input,
+        "target": fit.target,
+        "concentration": pack_number(fit.concentration),
+        **pack_weights(fit.weights, fit.intercept, arrays),
     }
 
 
@@ -171,8 +154,8 @@ def _upgraded(contents: Contents) -> Contents:
     return contents
 
 
-def _unpack_basis(contents: Contents, known: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
-    """Return the name of the estimator, and the fields of a `Basis`."""
+def _unpack_shared(contents: Contents, known: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+    """Return the name of the estimator, and the fields that every `FitResult` has."""
     name = contents.value("class", str)
     if name not in known:
         raise StorageError(f"{contents.path}: holds a {name!r}, and nbmf.load knows {' and '.join(known)} there")
@@ -192,20 +175,21 @@ def _unpack_basis(contents: Contents, known: tuple[str, ...]) -> tuple[str, dict
     }
 
 
-def _unpack(contents: Contents) -> tuple[str, dict[str, Any], Fitted]:
-    name, basis = _unpack_basis(contents, CLASSES)
-    n_users, n_items = len(basis["users"]), len(basis["items"])
-    exposure = contents.document.get("exposure")
+def _unpack(contents: Contents) -> Saved:
+    name, shared = _unpack_shared(contents, CLASSES)
+    n_users, n_items = len(shared["users"]), len(shared["items"])
+    settings, exposure = unpack_settings(contents), contents.document.get("exposure")
     if exposure not in (None, "exact", "tied"):
         raise contents.fault(f"its exposure is {exposure!r}")
     user_posterior, item_posterior = unpack_factors(contents, n_users, n_items)
-    fitted = Fitted(
-        **basis,
+    fit = FactorFit(
+        **shared,
         user_posterior=user_posterior,
         item_posterior=item_posterior,
         model=unpack_model(contents, n_users, n_items),
         exposure=exposure,
+        input="binary" if settings.get("binarize") else "counts",
         ties=unpack_ties(contents, n_items),
         unknown=unpack_unknown(contents, n_users, n_items),
     )
-    return name, unpack_settings(contents), fitted
+    return name, settings, fit

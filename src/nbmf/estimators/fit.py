@@ -1,48 +1,76 @@
-"""What a fit has found, in one piece: what a model file holds, and what a model that grows replaces.
+"""What a fit leaves: one frozen value that every answer is a function of, and that a model file holds.
 
-`Basis` is what every model rests on: whose counts of what; `Fitted` is that with factors.
+`FactorFit` is a fit of factors, `AverageFit` the mean of several of them; `WeightFit` (weight_fit.py) has item–item
+weights instead. Each knows its scores: of the users that were fitted, of new users, and of single pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from numbers import Integral, Real
-from typing import Any
+from numbers import Integral
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils import Tags
-from sklearn.utils.validation import check_is_fitted
 
-from nbmf.backends import Device, find_device
 from nbmf.data.ids import Lookup
-from nbmf.data.interactions import Ids, Interactions
-from nbmf.estimators.fold_in import Held
-from nbmf.estimators.ranking import FactorScores, Scores
-from nbmf.estimators.validation import check_range, take_matrix
+from nbmf.data.interactions import Ids
+from nbmf.estimators.fold_in import FixedSide, Resources, fold_in, formed
+from nbmf.estimators.ranking import FactorScores, Scores, top
 from nbmf.inference.run import Ending
 from nbmf.model import Model
-from nbmf.model.factors import Factor
-from nbmf.model.likelihood import Likelihood, NegativeBinomial
+from nbmf.model.factors import Factor, Point
+from nbmf.model.likelihood import Likelihood
 from nbmf.model.ties import Ties
 
-NOTED = ("n_features_in_", "feature_names_in_")  # what scikit-learn notes of the data before it is fitted
+Array = NDArray[np.floating[Any]]
+
 BLOCK_CELLS = 4_000_000  # products held at a time
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Basis:
-    """Of what data a model is, with what ids, and how its fit went.
+class NewRows(NamedTuple):
+    """Users who were not fitted.
 
-    counts : what was fitted, users × items, as it was given
-    objective : after each sweep
-    item_names : in the order of `items`, or None
-    has_feature_names : whether `items` are the columns' names of a data frame
+    Attributes
+    ----------
+    ids : array
+    counts : csr_array
+        Rows × items of the fit.
+    nothing_known : bool
+        Whether this is one user without any counts, rather than one who is known to have taken nothing.
+    """
+
+    ids: Ids
+    counts: sp.csr_array
+    nothing_known: bool = False
+
+
+class Reasons(NamedTuple):
+    """Parts of one score: a contribution per item the user has, and what no item contributes."""
+
+    contributions: NDArray[np.float64]
+    prior: float
+    score: float
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FitResult(ABC):
+    """The data of a fit with its ids, and how the fit went.
+
+    Attributes
+    ----------
+    counts : csr_array
+        Users × items, as given.
+    objective : array
+        After each sweep.
+    item_names : array or None
+        In the order of `items`.
+    has_feature_names : bool
+        Whether `items` are the column names of a data frame.
     """
 
     users: Ids
@@ -55,208 +83,266 @@ class Basis:
 
     @cached_property
     def user_lookup(self) -> Lookup:
-        """Where each user's row is."""
+        """Finds the row of a user."""
         return Lookup(self.users, "user")
 
     @cached_property
     def item_lookup(self) -> Lookup:
-        """Where each item's column is."""
+        """Finds the column of an item."""
         return Lookup(self.items, "item")
+
+    def names(self, columns: NDArray[np.intp]) -> Ids | None:
+        """Return the names of some items, if items have names."""
+        return None if self.item_names is None else self.item_names[columns]
+
+    def pairs(self, users: ArrayLike, items: ArrayLike) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return the positions of pairs of ids, or of one id with several others."""
+        rows, columns = self.user_lookup.positions(users), self.item_lookup.positions(items)
+        if len(rows) != len(columns) and 1 not in (len(rows), len(columns)):
+            raise ValueError(f"{len(rows)} users and {len(columns)} items; give pairs, or one of either")
+        first, second = np.broadcast_arrays(rows, columns)
+        return first, second
+
+    def taken(self, row: int) -> tuple[NDArray[Any], Array]:
+        """Return the columns and counts of what a user has, largest count first."""
+        return largest_first(self.counts[[row]])
+
+    @property
+    @abstractmethod
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the scores."""
+
+    @abstractmethod
+    def scores(self) -> Scores:
+        """Return the scores of all fitted users for all items."""
+
+    @abstractmethod
+    def scores_of(self, rows: NewRows, resources: Resources) -> Scores:
+        """Return the scores of new users for all items."""
+
+    @abstractmethod
+    def expected(self, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Array:
+        """Return the scores of pairs of fitted users and items."""
+
+    @abstractmethod
+    def expected_of(self, rows: NewRows, columns: NDArray[np.intp], resources: Resources) -> Array:
+        """Return the scores of one new user for some items."""
+
+    @abstractmethod
+    def totals_of(self, rows: NewRows, resources: Resources) -> Array:
+        """Return the sum of each new user's scores over all items."""
+
+    @abstractmethod
+    def likelihood_of(self, rows: NDArray[np.intp] | None, columns: NDArray[np.intp]) -> Likelihood:
+        """Return the likelihood of new counts of pairs; of a new user where `rows` is None."""
+
+    @abstractmethod
+    def reasons(
+        self, row: int | None, taken: sp.csr_array, columns: NDArray[Any], column: int, resources: Resources
+    ) -> Reasons:
+        """Split the score of one user for one item.
+
+        Parameters
+        ----------
+        row : int or None
+            A fitted user, or None for a new one.
+        taken : csr_array
+            The user's counts, one row.
+        columns : array
+            Items of `taken` that share the score, in the order of the contributions.
+        column : int
+            The item whose score is split.
+        """
+
+    @abstractmethod
+    def similar_items(self, column: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+        """Return the n items most similar to one, without itself, and how similar they are."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Fitted(Basis):
-    """What a fit of factors has found.
+class FactorFit(FitResult):
+    """A fit of factors.
 
-    model : the law and the priors, with what was learned of them
-    exposure : "exact" or "tied"; None where the law has no exposures
-    ties : the last clusters of items, if exposures are tied
-    unknown : csr_array, users × items, of the cells that were left out of the likelihood, or None
+    Attributes
+    ----------
+    model : Model
+        Likelihood and priors, with what was learned of them.
+    exposure : str or None
+        "exact" or "tied"; None where the likelihood has no exposures.
+    input : str
+        Which of FORMS the likelihood sees.
+    ties : Ties or None
+        The last clusters of items, if exposures are tied.
+    unknown : csr_array or None
+        Users × items: cells that were left out of the likelihood.
     """
 
     user_posterior: Factor
     item_posterior: Factor
     model: Model
     exposure: str | None
+    input: str = "counts"
     ties: Ties | None = None
     unknown: sp.csr_array | None = None
 
     @cached_property
-    def held_items(self) -> Held:
+    def fixed_items(self) -> FixedSide:
         """The items as they stay while new users are folded in."""
-        return Held(self.item_posterior, _of_new_rows(self.model.likelihood), self.model.user_prior, self.ties)
+        return FixedSide(
+            self.item_posterior, self.model.likelihood.of_new_rows(), self.model.user_prior, self.ties, self.input
+        )
 
     @cached_property
-    def held_users(self) -> Held:
-        """The users as they stay while new items are folded in; of users there are no clusters."""
-        return Held(self.user_posterior, _of_new_rows(_transposed(self.model.likelihood)), self.model.item_prior, None)
+    def fixed_users(self) -> FixedSide:
+        """The users as they stay while new items are folded in; users have no clusters."""
+        likelihood = self.model.likelihood.transposed().of_new_rows()
+        return FixedSide(self.user_posterior, likelihood, self.model.item_prior, None, self.input)
 
-    def held_items_for(self, rows: NDArray[np.intp]) -> Held:
-        """The items as they stay while users of the fit are folded in anew, each with its own concentration."""
-        α = self.model.likelihood.concentration
-        if not isinstance(α, np.ndarray) or len(α) == 1:
-            return self.held_items
-        return replace(self.held_items, likelihood=NegativeBinomial(α[rows]))
+    def fixed_items_for(self, rows: NDArray[np.intp]) -> FixedSide:
+        """The items as they stay while fitted users are folded in again, each with its own parameters."""
+        return replace(self.fixed_items, likelihood=self.model.likelihood.of_rows(rows))
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the factors."""
+        return self.item_posterior.mean.dtype
+
+    def taken(self, row: int) -> tuple[NDArray[Any], Array]:
+        """Return the columns and counts of what a user has, without cells that were left out of the likelihood."""
+        columns, counts = super().taken(row)
+        if self.unknown is None:
+            return columns, counts
+        known = ~np.isin(columns, self.unknown[[row]].indices)
+        return columns[known], counts[known]
+
+    def factors_of(self, rows: NewRows, resources: Resources) -> Factor:
+        """Return the factors of new users; of one of whom nothing is known, the typical user's."""
+        if rows.nothing_known:
+            return Point(self.typical_user())
+        return fold_in(rows.counts, self.fixed_items, resources)
+
+    def typical_user(self) -> Array:
+        """Return the prior mean, 1 × K; where no prior is common to all users, the mean of the users."""
+        means, prior = self.user_posterior.mean, self.model.user_prior
+        if self.user_posterior.is_posterior and not prior.per_row:
+            return np.full((1, means.shape[1]), prior.shape / prior.rate, means.dtype)
+        return np.asarray(means.mean(axis=0, keepdims=True, dtype=np.float64).astype(means.dtype))
+
+    def scores(self) -> FactorScores:
+        """Return the products of the factors."""
+        return FactorScores(self.user_posterior.mean, self.item_posterior.mean)
+
+    def scores_of(self, rows: NewRows, resources: Resources) -> FactorScores:
+        """Return the products of the new users' factors with the items'."""
+        return FactorScores(self.factors_of(rows, resources).mean, self.item_posterior.mean)
+
+    def expected(self, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Array:
+        """Return Σ_k ⟨w_uk⟩⟨h_ik⟩ of pairs: Eq. (score)."""
+        return dots(self.user_posterior.mean, self.item_posterior.mean, rows, columns)
+
+    def expected_of(self, rows: NewRows, columns: NDArray[np.intp], resources: Resources) -> Array:
+        """Return the scores of one new user for some items."""
+        users = self.factors_of(rows, resources).mean
+        return dots(users, self.item_posterior.mean, np.zeros(len(columns), np.intp), columns)
+
+    def totals_of(self, rows: NewRows, resources: Resources) -> Array:
+        """Return the sum of each new user's scores over all items."""
+        return np.asarray(self.factors_of(rows, resources).mean @ self.item_posterior.mean.T.sum(axis=1))
+
+    def likelihood_of(self, rows: NDArray[np.intp] | None, columns: NDArray[np.intp]) -> Likelihood:
+        """Return the likelihood of new counts of pairs; of a new user where `rows` is None."""
+        if rows is None:
+            return self.fixed_items.likelihood.at(np.zeros(len(columns), np.intp), columns)
+        return self.model.likelihood.at(rows, columns)
+
+    def reasons(
+        self, row: int | None, taken: sp.csr_array, columns: NDArray[Any], column: int, resources: Resources
+    ) -> Reasons:
+        """Split Σ_k ⟨w_uk⟩⟨h_ik⟩ by where ⟨w_uk⟩ = (α^W + Σ_j y_uj φ_ujk)/rate_uk comes from.
+
+        φ is computed from the factors as they are. Before convergence it differs a little from the one of the last
+        update, so each component's allocations are shared out in proportion, and the parts always sum to the score.
+        """
+        new = NewRows(np.arange(1), taken, nothing_known=not taken.nnz)
+        users, place = (self.factors_of(new, resources), 0) if row is None else (self.user_posterior, row)
+        items = self.item_posterior
+        count = formed(taken, self.input).toarray()[0, columns].astype(np.float64)
+        parts = users.mean[place].astype(np.float64) * items.mean[column].astype(np.float64)
+        if not len(columns):
+            return Reasons(np.empty(0), float(parts.sum()), float(parts.sum()))
+        from_prior = users.prior_part(self.model.user_prior, place) * items.mean[column]
+        share = users.geometric_mean[place].astype(np.float64) * items.geometric_mean[columns]
+        share /= np.maximum(share.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)  # φ
+        allocated = count[:, None] * share
+        # where every share has underflowed, the counts speak for themselves
+        allocated = np.where(allocated.sum(axis=0) > 0, allocated, count[:, None])
+        contributions = (allocated / allocated.sum(axis=0)) @ (parts - from_prior)
+        return Reasons(contributions, float(from_prior.sum()), float(parts.sum()))
+
+    def similar_items(self, column: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+        """Return the items with the largest cosines of expected counts by component."""
+        return nearest(self.item_posterior.mean, self.user_posterior.mean, column, n)
+
+    def similar_users(self, row: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+        """Return the users with the largest cosines of expected counts by component."""
+        return nearest(self.user_posterior.mean, self.item_posterior.mean, row, n)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Weighted(Basis):
-    """What a fit of item–item weights has found.
+class AverageFit(FactorFit):
+    """The mean of the scores of several fits of the same data.
 
-    weights : B, items × items: how much a unit of input of the row's item adds to what the column's is expected to be;
-        an array, or a csr_array if items have few neighbours
-    intercept : b, one for each item
-    input, target : the forms of the counts that x and t are (`nbmf.estimators.slim.FORMS`)
-    concentration : α
+    A score is Σ_k ⟨w_uk⟩⟨h_ik⟩, so the mean over R fits is again a product of factors: those of all members side by
+    side, the users' divided by R. Whatever needs only scores needs nothing else.
+
+    Attributes
+    ----------
+    members : tuple of FactorFit
     """
 
-    input: str
-    target: str
-    concentration: float
-    weights: NDArray[Any] | sp.csr_array
-    intercept: NDArray[Any]
+    members: tuple[FactorFit, ...]
+
+    @classmethod
+    def of(cls, members: Sequence[FactorFit]) -> AverageFit:
+        """Average fits of the same data; the objective is that of the best member."""
+        best = max(members, key=lambda member: member.objective[-1])
+        likelihood = best.model.likelihood.averaged([member.model.likelihood for member in members])
+        shared = {name: getattr(best, name) for name in FactorFit.__dataclass_fields__}
+        return cls(
+            **shared
+            | {
+                "user_posterior": Point(_side_by_side([m.user_posterior.mean for m in members])),
+                "item_posterior": Point(np.hstack([m.item_posterior.mean for m in members])),
+                "model": replace(best.model, likelihood=likelihood),
+                "ties": None,
+            },
+            members=tuple(members),
+        )
+
+    def factors_of(self, rows: NewRows, resources: Resources) -> Point:
+        """Return the factors of new users in every member, side by side."""
+        return Point(_side_by_side([member.factors_of(rows, resources).mean for member in self.members]))
+
+    def reasons(
+        self, row: int | None, taken: sp.csr_array, columns: NDArray[Any], column: int, resources: Resources
+    ) -> Reasons:
+        """Return the means of the members' parts."""
+        parts = [member.reasons(row, taken, columns, column, resources) for member in self.members]
+        contributions = sum((part.contributions for part in parts), np.zeros(len(columns))) / len(parts)
+        prior, score = (float(np.mean(values)) for values in ([p.prior for p in parts], [p.score for p in parts]))
+        return Reasons(contributions, prior, score)
 
 
-def _transposed(law: Likelihood) -> Likelihood:
-    α = law.concentration
-    return NegativeBinomial(α.T) if isinstance(α, np.ndarray) else law
+def largest_first(row: sp.csr_array) -> tuple[NDArray[Any], Array]:
+    """Return the columns and values that one row stores, largest value first."""
+    order = np.argsort(-row.data.astype(np.float64), kind="stable")
+    return row.indices[order], row.data[order]
 
 
-def _of_new_rows(law: Likelihood) -> Likelihood:
-    """If every row has its own concentration, a new one gets their geometric mean."""
-    α = law.concentration
-    return NegativeBinomial(typical(α)) if isinstance(α, np.ndarray) and len(α) > 1 else law
-
-
-def typical(concentration: NDArray[Any]) -> float:
-    """Return the geometric mean of concentrations."""
-    return float(np.exp(np.mean(np.log(concentration))))
-
-
-class Founded(BaseEstimator):  # type: ignore[misc]
-    """What the answers of any estimator rest on: its settings, and of what data it is."""
-
-    max_iter: int
-    tol: float
-    dtype: str
-    n_threads: int | None
-
-    users_: Ids
-    items_: Ids
-    item_names_: Ids | None
-    _fitted: Any
-
-    @property
-    def _found(self) -> Any:
-        """What the fit has found, if there was one."""
-        check_is_fitted(self, "users_")
-        return self._fitted
-
-    def _scores(self) -> Scores:
-        """The scores of all users of the fit for all items."""
-        raise TypeError(f"{type(self).__name__} scores nothing")
-
-    def _device(self, n_rows: int, work: float) -> Device | None:
-        """The GPU that should fold in or rank so many rows, if any."""
-        return None
-
-    def _note(self, fitted: Basis) -> None:
-        """Show what was fitted and how that went, as every fitted estimator does."""
-        self._fitted = fitted
-        self.users_, self.items_, self.item_names_ = fitted.users, fitted.items, fitted.item_names
-        self.objective_, self.n_iter_ = fitted.objective, len(fitted.objective)
-        self.ending_, self.converged_ = fitted.ending.value, fitted.ending is Ending.CONVERGED
-        self.n_features_in_ = len(fitted.items)
-        self.__dict__.pop("feature_names_in_", None)
-        if fitted.has_feature_names:
-            self.feature_names_in_ = fitted.items
-
-    @contextmanager
-    def _refitting(self) -> Iterator[None]:
-        """Forget what scikit-learn noted of the data of an earlier fit, unless the new one fails."""
-        noted = {name: self.__dict__.pop(name) for name in NOTED if name in self.__dict__}
-        try:
-            yield
-        except BaseException:
-            for name in NOTED:
-                self.__dict__.pop(name, None)
-            self.__dict__.update(noted)
-            raise
-
-    def _take(self, X: Any) -> tuple[Ids, Ids, sp.csr_array]:
-        """Check the input and return its ids and its counts as a canonical matrix."""
-        if isinstance(X, Interactions):
-            users, items, matrix = X.users, X.items, X.matrix
-            self.n_features_in_ = X.n_items
-        else:
-            matrix = take_matrix(self, X, reset=True)
-            users = np.arange(matrix.shape[0])
-            items = getattr(self, "feature_names_in_", np.arange(matrix.shape[1]))
-        if 0 in matrix.shape:
-            raise ValueError(
-                f"the data has {matrix.shape[0]} users and {matrix.shape[1]} items; there is nothing to factorize "
-                "(a filter that leaves nothing asks for too much)"
-            )
-        check_range(matrix, self.dtype)
-        return users, items, matrix
-
-    def _check_common(self) -> None:
-        """Check the settings that all estimators have."""
-        if not isinstance(self.max_iter, Integral) or self.max_iter < 1:
-            raise ValueError(f"max_iter is {self.max_iter!r}; it must be a whole number from 1")
-        if self.n_threads is not None and (not isinstance(self.n_threads, Integral) or self.n_threads < 1):
-            raise ValueError(
-                f"n_threads is {self.n_threads!r}; it must be a whole number from 1, or None for all cores"
-            )
-        if not isinstance(self.tol, Real) or not self.tol >= 0:
-            raise ValueError(f"tol is {self.tol!r}; it must be 0 (never stop early) or a positive number")
-        if not any(self.dtype == dtype for dtype in (np.float32, np.float64, "float32", "float64")):
-            raise ValueError(f"dtype is {self.dtype!r}; it must be 'float32' or 'float64'")
-
-    def _pairs(self, users: ArrayLike, items: ArrayLike) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return the positions of pairs of ids, or of one id with several others."""
-        rows = self._found.user_lookup.positions(users)
-        columns = self._found.item_lookup.positions(items)
-        if len(rows) != len(columns) and 1 not in (len(rows), len(columns)):
-            raise ValueError(f"{len(rows)} users and {len(columns)} items; give pairs, or one of either")
-        first, second = np.broadcast_arrays(rows, columns)
-        return first, second
-
-    def __sklearn_tags__(self) -> Tags:
-        """Tell scikit-learn: sparse input is fine, negative input is not."""
-        tags: Tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.input_tags.positive_only = True
-        return tags
-
-
-class Estimator(Founded):
-    """An estimator with factors."""
-
-    backend: str
-
-    user_factors_: NDArray[Any]
-    item_factors_: NDArray[Any]
-    _fitted: Fitted
-
-    @property
-    def _found(self) -> Fitted:
-        """What the fit has found, if there was one."""
-        check_is_fitted(self, "users_")
-        return self._fitted
-
-    def _scores(self) -> FactorScores:
-        """The scores of all users of the fit for all items."""
-        _ = self._found  # says so if there was no fit
-        return FactorScores(self.user_factors_, self.item_factors_)
-
-    def _device(self, n_rows: int, work: float) -> Device | None:
-        """The GPU that should fold in or rank so many rows, if any."""
-        return find_device(self.backend, work, n_rows)
-
-    def _prepare(self, matrix: sp.csr_array) -> sp.csr_array:
-        """Return the counts as the law sees them."""
-        return matrix
+def check_at_least_one(n: Any) -> None:
+    """Refuse to look for no items or users."""
+    if not isinstance(n, Integral) or n < 1:
+        raise ValueError(f"n is {n!r}; ask for at least 1")
 
 
 def dots(W: NDArray[Any], H: NDArray[Any], rows: NDArray[np.intp], columns: NDArray[np.intp]) -> NDArray[Any]:
@@ -265,3 +351,24 @@ def dots(W: NDArray[Any], H: NDArray[Any], rows: NDArray[np.intp], columns: NDAr
     blocks = [slice(start, start + step) for start in range(0, len(rows), step)]
     found = [np.sum(W[rows[block]] * H[columns[block]], axis=1) for block in blocks]
     return np.concatenate(found) if found else np.empty(0, W.dtype)
+
+
+def nearest(rows: Array, others: Array, place: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """Return the n rows with the largest cosines to one, each component scaled by its total on the other side.
+
+    The factors alone would not do: multiplying column k of H and dividing column k of W by the same number leaves the
+    model as it is but changes the cosines; products of the two do not change. A row of zeros is similar to nothing.
+    """
+    check_at_least_one(n)
+    scaled = rows * others.sum(axis=0, dtype=np.float64)
+    length = np.linalg.norm(scaled, axis=1, keepdims=True)
+    profile = np.divide(scaled, length, out=np.zeros_like(scaled), where=length > 0)
+    n = min(n, len(rows) - 1)
+    if n == 0:
+        return np.empty(0, np.intp), np.empty(0)
+    near, cosine = top(FactorScores(profile[[place]], profile), n, allowed=np.arange(len(rows)) != place, n_threads=1)
+    return near[0], np.minimum(cosine[0], 1.0)
+
+
+def _side_by_side(users: Sequence[Array]) -> Array:
+    return np.asarray(np.hstack(users) / users[0].dtype.type(len(users)))

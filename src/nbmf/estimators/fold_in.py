@@ -1,183 +1,245 @@
 """Folding in: the factors of new rows, while the other side of the factorization stays as it is.
 
-A user's posterior depends on the other users only through the items. With those held fixed, the user's own update, Eqs.
-(update_c), (update_a), (update_w), repeated until nothing moves, gives the user the factors that a fit would; each
-repetition raises the row's part of the objective. Items are the mirror: rows and columns swap.
+A user's posterior depends on the other users only through the items. With the items fixed, the user's own update, Eqs.
+(update_c), (update_a), (update_w), repeated until nothing moves, yields the factors that a fit would; each repetition
+raises the row's part of the objective. Items are the mirror image: rows and columns swap.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from nbmf.backends import Device, Folds, Sums
+from nbmf.backends import Device, Folds, Sums, find_device
 from nbmf.backends.counts import Counts
 from nbmf.backends.cpu.fold import fold_rows
 from nbmf.backends.cpu.passes import Cpu
 from nbmf.backends.reference import Reference
-from nbmf.model.factors import Factor, Gamma, Point, Prior
-from nbmf.model.likelihood import Likelihood, Poisson
+from nbmf.estimators.validation import check_range
+from nbmf.model.factors import Factor, Point, Prior
+from nbmf.model.likelihood import Likelihood
 from nbmf.model.ties import Ties
 
 Array = NDArray[np.floating[Any]]
 
 MOST_STEPS = 1000
-FOLD_COST = 400  # products of a matrix product that take as long as one of all updates of a row together, about
+FOLD_COST = 400  # folding a row in takes about as long as so many times its products
 SHARE = 64  # rows that a thread takes at a time
-LEAST_INTENSITY = 1e-250  # y/λ must stay finite when λ has underflown
-LEAST_SUM = float(np.finfo(np.float32).tiny)  # of a row whose prior has a rate of its own, as in a fit
+LEAST_INTENSITY = 1e-250  # y/λ must stay finite when λ has underflowed
+LEAST_SUM = float(np.finfo(np.float32).tiny)  # least Σ_k⟨w⟩ of a row whose prior has its own rate, as in a fit
+
+FORMS: dict[str, Callable[[Array], Array]] = {
+    "log1p": np.log1p,
+    "binary": np.ones_like,
+    "counts": lambda counts: counts,
+}
+"""What a likelihood may see in place of a positive count."""
+
+
+def formed(counts: sp.csr_array, form: str, dtype: DTypeLike | None = None) -> sp.csr_array:
+    """Return counts in one of FORMS; with a type, computed in double precision and rounded to it."""
+    wide = counts.data if dtype is None else counts.data.astype(np.float64)
+    return sp.csr_array((FORMS[form](wide).astype(dtype or wide.dtype), counts.indices, counts.indptr), counts.shape)
+
+
+class Resources(NamedTuple):
+    """Where answers are computed, and how exactly new rows are folded in."""
+
+    backend: str = "cpu"
+    n_threads: int | None = None
+    tol: float = 1e-5
+
+    def device(self, n_rows: int, work: float) -> Device | None:
+        """Return the GPU that should handle so many rows and products, if any."""
+        return find_device(self.backend, work, n_rows)
 
 
 @dataclass(frozen=True)
-class Held:
-    """The side that stays, ready to fold rows of the other one in.
+class FixedSide:
+    """The side that stays while rows of the other one are folded in.
 
-    factor : its posterior or points, columns × K
-    likelihood : the law of the counts, with the concentrations of rows × columns
-    prior : of the rows; its rates are the rows' own if it comes with an array of them
-    ties : clusters of the columns whose unseen cells share an exposure; None: every cell has its own
+    Attributes
+    ----------
+    factor : Factor
+        Its posterior or points, columns × K.
+    likelihood : Likelihood
+        Of the rows to be folded in × these columns.
+    prior : Prior
+        Of the rows. If it comes with rates per row, each new row learns its own.
+    ties : Ties or None
+        Clusters of the columns whose zero cells share an exposure; None if every cell has its own.
+    input : str
+        Which of FORMS the likelihood sees.
     """
 
     factor: Factor
     likelihood: Likelihood
     prior: Prior
     ties: Ties | None
+    input: str = "counts"
 
     @cached_property
     def clusters(self) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-        """For each column its cluster; for each cluster its size and the sum of its columns' means."""
+        """The cluster of each column; the size of each cluster and the sum of its columns' means."""
         means = self.factor.mean.astype(np.float64)
-        if isinstance(self.likelihood, Poisson):  # all exposures are 1: one cluster will do
+        if not self.likelihood.has_exposure:  # one cluster will do
             return np.zeros(len(means), np.int64), np.array([float(len(means))]), means.sum(axis=0, keepdims=True)
         if self.ties is None:
             return np.arange(len(means)), np.ones(len(means)), means
         sums = np.array([means[members].sum(axis=0) for members in self.ties.members])
         return self.ties.labels.astype(np.int64), np.array([float(len(m)) for m in self.ties.members]), sums
 
-    @property
-    def bayesian(self) -> bool:
-        """Whether rows get gamma posteriors."""
-        return isinstance(self.factor, Gamma)
+    def work(self, counts: sp.csr_array) -> float:
+        """Return about how many products of a matrix product take as long as folding these rows in."""
+        every_cell = self.ties is None and self.likelihood.has_exposure
+        cells = float(counts.shape[0]) * counts.shape[1] if every_cell else float(counts.nnz)
+        return FOLD_COST * cells * self.factor.dimensions[1]
 
 
 def fold_in(
     counts: sp.csr_array,
-    held: Held,
+    side: FixedSide,
+    resources: Resources = Resources(),  # noqa: B008 (a value)
     *,
-    tol: float,
     start: Array | None = None,
-    max_steps: int = MOST_STEPS,
-    n_threads: int | None = None,
-) -> Folds:
-    """Return the factors of rows of counts, the columns' factors held fixed.
+    unknown: sp.csr_array | None = None,
+) -> Factor:
+    """Return the factors of rows of counts, computed wherever that is fastest.
 
     Parameters
     ----------
-    counts : csr_array, rows × columns, canonical; a negative count is an unknown cell, which is left out
-    tol : a row is done when an update changes it by less than this, relative to its size, or `max_steps` times
-    start : rows × K of positive numbers; by default all components alike, with the row's total for expected count
-    n_threads : None for one a core; changes nothing but the time
+    counts : csr_array
+        Rows × columns of the fixed side.
+    start : array, optional
+        Rows × K of positive numbers. By default all components are alike and the row's expected total is its total.
+    unknown : csr_array, optional
+        Stores the cells that are left out of the likelihood.
     """
-    n_rows, dtype = counts.shape[0], held.factor.mean.dtype
-    mean = np.array(even_start(counts, held) if start is None else start, np.float64, order="C")
+    check_range(counts, side.factor.mean.dtype)
+    prepared = Counts.of(formed(counts, side.input), np.dtype(np.float64), unknown).by_user
+    until = Steps(resources.tol)
+    if resources.backend == "reference":
+        return fold_plainly(prepared, side, until, start=start).factor
+    device = resources.device(prepared.shape[0], side.work(prepared))
+    if device is not None:
+        return fold_on(device, prepared, side, until, start=start).factor
+    return fold_compiled(prepared, side, until, start=start, n_threads=resources.n_threads).factor
+
+
+class Steps(NamedTuple):
+    """When a row is done: when an update changes it by less than `tol`, relatively, or after `most` updates."""
+
+    tol: float
+    most: int = MOST_STEPS
+
+
+def fold_compiled(
+    counts: sp.csr_array,
+    side: FixedSide,
+    until: Steps,
+    *,
+    start: Array | None = None,
+    n_threads: int | None = None,
+) -> Folds:
+    """Fold rows in on the threads of this machine.
+
+    Parameters
+    ----------
+    counts : csr_array
+        Rows × columns, canonical; a negative count is an unknown cell, which is left out.
+    n_threads : int, optional
+        Number of threads, all cores by default. Results are identical for any number.
+    """
+    n_rows, dtype = counts.shape[0], side.factor.mean.dtype
+    mean = _start(counts, side, start)
     allocated, exposed = np.empty_like(mean), np.empty_like(mean)
-    rates, steps = np.array(np.broadcast_to(np.ravel(held.prior.rate)[:1], n_rows), np.float64), np.empty(n_rows, int)
-    settings = (held.bayesian, float(held.prior.shape), rates, np.ndim(held.prior.rate) > 0)
-    stop = (LEAST_INTENSITY, LEAST_SUM, stopping_tolerance(tol, dtype), max_steps)
+    rates, steps = np.array(np.broadcast_to(np.ravel(side.prior.rate)[:1], n_rows), np.float64), np.empty(n_rows, int)
+    settings = (side.factor.is_posterior, float(side.prior.shape), rates, side.prior.per_row)
+    stop = (LEAST_INTENSITY, LEAST_SUM, stopping_tolerance(until.tol, dtype), until.most)
     arguments = (
         counts.indptr.astype(np.int64),
         counts.indices.astype(np.int64),
         counts.data.astype(np.float64),
-        np.array(held.likelihood.concentration, np.float64, ndmin=2),
-        np.ascontiguousarray(held.factor.geometric_mean),
-        np.ascontiguousarray(held.factor.mean),
-        *held.clusters,
+        np.array(side.likelihood.concentration, np.float64, ndmin=2),
+        np.ascontiguousarray(side.factor.geometric_mean),
+        np.ascontiguousarray(side.factor.mean),
+        *side.clusters,
     )
     call = partial(_fold_share, (*arguments, *settings, *stop, mean, allocated, exposed, steps), n_rows)
     _share_out(call, -(-n_rows // SHARE), n_threads)
-    return Folds(_factor_of(held, mean, allocated, exposed, rates), steps)
+    return Folds(_factor_of(side, mean, allocated, exposed, rates), steps)
 
 
-def fold_in_on(
-    device: Device,
-    counts: sp.csr_array,
-    held: Held,
-    *,
-    tol: float,
-    start: Array | None = None,
-    max_steps: int = MOST_STEPS,
+def fold_on(
+    device: Device, counts: sp.csr_array, side: FixedSide, until: Steps, *, start: Array | None = None
 ) -> Folds:
-    """`fold_in` on a GPU, to the same factors but for the tolerance and rounding."""
-    begin = np.array(even_start(counts, held) if start is None else start, np.float64, order="C")
-    side = (held.factor, held.likelihood, held.prior, held.ties)
-    least = stopping_tolerance(tol, held.factor.mean.dtype)
-    return device.fold(counts, *side, start=begin, least_sum=LEAST_SUM, tol=least, most=max_steps)
+    """Fold rows in on a GPU, to the same factors up to the tolerance and rounding."""
+    fixed = (side.factor, side.likelihood, side.prior, side.ties)
+    least = stopping_tolerance(until.tol, side.factor.mean.dtype)
+    begin = _start(counts, side, start)
+    return device.fold(counts, *fixed, start=begin, least_sum=LEAST_SUM, tol=least, most=until.most)
 
 
-def fold_in_plainly(
-    counts: sp.csr_array, held: Held, *, tol: float, start: Array | None = None, max_steps: int = MOST_STEPS
-) -> Folds:
-    """`fold_in` by the passes of the `reference` backend, with dense arrays: what it means."""
-    backend, dtype = Reference(), held.factor.mean.dtype
-    data = Counts.of(counts, np.dtype(np.float64))
-    mean = np.array(even_start(counts, held) if start is None else start, np.float64)
+def fold_plainly(counts: sp.csr_array, side: FixedSide, until: Steps, *, start: Array | None = None) -> Folds:
+    """Fold rows in by the passes of the `reference` backend, with dense arrays: what the others mean."""
+    backend, dtype = Reference(), side.factor.mean.dtype
+    data, mean = Counts.of(counts, np.dtype(np.float64)), _start(counts, side, start)
     rows: Factor = Point(mean)
     exposed, allocated, steps = np.empty_like(mean), np.empty_like(mean), np.zeros(len(mean), int)
-    rates = np.array(np.broadcast_to(np.ravel(held.prior.rate)[:1], len(mean)), np.float64)
+    rates = np.array(np.broadcast_to(np.ravel(side.prior.rate)[:1], len(mean)), np.float64)
     settled = np.zeros(len(mean), bool)
-    while steps.max(initial=0) < max_steps and not settled.all():
-        sums = backend.expect(data, rows, held.factor, held.likelihood, held.ties).user_sums
-        if held.bayesian:
-            if np.ndim(held.prior.rate):
-                sums_of_rows = np.maximum(rows.mean.sum(axis=1), LEAST_SUM)
-                rates[~settled] = (held.prior.shape * mean.shape[1] / sums_of_rows)[~settled]
-            rows = backend.conditional(Prior(held.prior.shape, rates[:, None]), sums)
-        else:
-            rows = Point(np.divide(sums.allocated, sums.exposed, out=rows.mean.copy(), where=sums.exposed > 0))
+    while steps.max(initial=0) < until.most and not settled.all():
+        sums = backend.expect(data, rows, side.factor, side.likelihood, side.ties).user_sums
+        if side.prior.per_row and side.factor.is_posterior:
+            rates[~settled] = (side.prior.shape * mean.shape[1] / np.maximum(rows.mean.sum(axis=1), LEAST_SUM))[
+                ~settled
+            ]
+        rows = (
+            backend.conditional(Prior(side.prior.shape, rates[:, None]), sums)
+            if side.factor.is_posterior
+            else backend.quotient(rows, sums)
+        )
         change = np.abs(rows.mean - mean).sum(axis=1)
         moving = ~settled
         mean[moving], allocated[moving], exposed[moving] = (
-            values[moving] for values in (rows.mean, sums.allocated, sums.exposed)
+            values[moving] for values in (rows.mean, sums.allocated, np.broadcast_to(sums.exposed, mean.shape))
         )
         steps[moving] += 1
-        settled |= change <= stopping_tolerance(tol, dtype) * rows.mean.sum(axis=1)
-    return Folds(_factor_of(held, mean, allocated, exposed, rates), steps)
+        settled |= change <= stopping_tolerance(until.tol, dtype) * rows.mean.sum(axis=1)
+    return Folds(_factor_of(side, mean, allocated, exposed, rates), steps)
 
 
 def stopping_tolerance(tol: float, dtype: np.dtype[Any]) -> float:
-    """A fit's own tolerance, here for the relative change of a row's factors; and not below what rounding does."""
+    """Return a fit's tolerance for the relative change of a row, but not less than rounding can reach."""
     return min(max(tol, 4 * float(np.finfo(dtype).eps)), 1.0)  # a fit may ask for one sweep by tol=inf
 
 
-def even_start(counts: sp.csr_array, held: Held) -> NDArray[np.float64]:
-    """All components alike, and the row's expected total its total."""
+def even_start(counts: sp.csr_array, side: FixedSide) -> NDArray[np.float64]:
+    """Return a start whose components are all alike and whose expected total is the row's total."""
     totals = np.maximum(counts.sum(axis=1), 1.0)
-    size = held.factor.total
+    size = side.factor.total
     start = totals / size if size > 0 else np.ones(len(totals))
-    return np.repeat(np.asarray(start, np.float64)[:, None], held.factor.mean.shape[1], axis=1)
+    return np.repeat(np.asarray(start, np.float64)[:, None], side.factor.mean.shape[1], axis=1)
 
 
-def products_of(counts: sp.csr_array, held: Held) -> float:
-    """Return about how many products of a matrix product take as long as folding these rows in."""
-    every_cell = held.ties is None and not isinstance(held.likelihood, Poisson)
-    cells = float(counts.shape[0]) * counts.shape[1] if every_cell else float(counts.nnz)
-    return FOLD_COST * cells * held.factor.dimensions[1]
+def _start(counts: sp.csr_array, side: FixedSide, start: Array | None) -> NDArray[np.float64]:
+    return np.array(even_start(counts, side) if start is None else start, np.float64, order="C")
 
 
-def _factor_of(held: Held, mean: Array, allocated: Array, exposed: Array, rates: NDArray[np.float64]) -> Factor:
-    dtype = held.factor.mean.dtype
-    if not held.bayesian:
+def _factor_of(side: FixedSide, mean: Array, allocated: Array, exposed: Array, rates: NDArray[np.float64]) -> Factor:
+    dtype = side.factor.mean.dtype
+    if not side.factor.is_posterior:
         return Point(mean.astype(dtype))
-    rate = rates[:, None] if np.ndim(held.prior.rate) else held.prior.rate
-    return Cpu(1).conditional(Prior(held.prior.shape, rate), Sums(allocated.astype(dtype), exposed.astype(dtype)))
+    rate = rates[:, None] if side.prior.per_row else side.prior.rate
+    return Cpu(1).conditional(Prior(side.prior.shape, rate), Sums(allocated.astype(dtype), exposed.astype(dtype)))
 
 
 def _fold_share(arguments: tuple[Any, ...], n_rows: int, share: int) -> None:
@@ -192,32 +254,3 @@ def _share_out(job: Callable[[int], None], n_shares: int, n_threads: int | None)
         return
     with ThreadPoolExecutor(n_helpers + 1, thread_name_prefix="nbmf") as pool:
         list(pool.map(job, range(n_shares)))
-
-
-def stack(first: Factor, second: Factor) -> Factor:
-    """Return the rows of two factors of one kind, one after the other."""
-    if not isinstance(first, Gamma) or not isinstance(second, Gamma):
-        return Point(np.concatenate((first.mean, second.mean)))
-    parts = {}
-    for field in fields(Gamma):
-        pair = [getattr(factor, field.name) for factor in (first, second)]
-        if field.name == "exposed":
-            pair = [np.broadcast_to(factor.exposed, factor.mean.shape) for factor in (first, second)]
-        parts[field.name] = np.concatenate(pair) if np.ndim(pair[0]) else pair[0]
-    return Gamma(**parts)
-
-
-def put(factor: Factor, rows: NDArray[np.intp], values: Factor) -> Factor:
-    """Return a factor with some rows replaced."""
-    if not isinstance(factor, Gamma) or not isinstance(values, Gamma):
-        mean = factor.mean.copy()
-        mean[rows] = values.mean
-        return Point(mean)
-    parts = {}
-    for field in fields(Gamma):
-        old, new = getattr(factor, field.name), getattr(values, field.name)
-        if np.ndim(old):
-            shape = factor.mean.shape if field.name == "exposed" else old.shape
-            parts[field.name] = np.array(np.broadcast_to(old, shape))
-            parts[field.name][rows] = new
-    return replace(factor, **parts)

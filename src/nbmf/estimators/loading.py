@@ -4,53 +4,45 @@ from __future__ import annotations
 
 from typing import Any
 
-from sklearn.base import BaseEstimator
-
-from nbmf.estimators.averaged import Averaged, united
+from nbmf.estimators.averaged import Averaged
+from nbmf.estimators.base import Recommender
+from nbmf.estimators.factorization import Factorization
 from nbmf.estimators.files import read_average, read_model, read_weights
 from nbmf.estimators.nbmf import NBMF, PoissonMF
 from nbmf.estimators.slim import NBSLIM
-from nbmf.model.likelihood import NegativeBinomial
 from nbmf.storage.container import Path, StorageError, read
 
-MODELS: dict[str, type[NBMF] | type[PoissonMF]] = {"NBMF": NBMF, "PoissonMF": PoissonMF}
+ESTIMATORS: dict[str, type[Recommender]] = {one.__name__: one for one in (NBMF, PoissonMF, Factorization, NBSLIM)}
 
 
 def load(path: Path) -> NBMF | PoissonMF | Averaged | NBSLIM:
     """Return the model that `model.save(path)` wrote: every method answers as before, to the bit.
 
-    Loading runs no code, whatever is in the file. What is damaged, cut short or of another format raises StorageError,
-    a ValueError and OSError, with the file and the fault.
+    Loading runs no code, whatever is in the file. A file that is damaged, cut short or of another format raises
+    StorageError, a ValueError and OSError, with the file and the fault.
+
+    Parameters
+    ----------
+    path : path
     """
     contents = read(path)
-    if contents.document.get("kind") == "average":
-        settings, members = read_average(contents)
-        models = [_made(path, name, own) for name, own, _ in members]
-        return united(models, [fitted for _, _, fitted in members], settings)
-    if contents.document.get("kind") == "item-item model":
-        _, settings, weighted = read_weights(contents)
-        _check(path, NBSLIM(), settings)
-        slim = NBSLIM(**{**settings, "input": weighted.input, "target": weighted.target})
-        try:
-            slim._check_settings()
-            NegativeBinomial(weighted.concentration)
-        except (TypeError, ValueError) as error:
-            raise StorageError(f"{path}: {error}") from None
-        slim = NBSLIM(**settings)
-        slim._become(weighted)
-        return slim
-    name, settings, fitted = read_model(contents)
-    model = _made(path, name, settings)
-    model._become(fitted)
+    kind = contents.document.get("kind")
+    if kind == "average":
+        settings, saved = read_average(contents)
+        return Averaged.of([_restored(path, *member) for member in saved], settings)
+    read_one = read_weights if kind == "item-item model" else read_model
+    model: NBMF | PoissonMF | NBSLIM = _restored(path, *read_one(contents))
     return model
 
 
-def _made(path: Path, name: str, settings: dict[str, Any]) -> NBMF | PoissonMF:
-    _check(path, MODELS[name](), settings)
-    return MODELS[name](**settings)
-
-
-def _check(path: Path, example: BaseEstimator, settings: dict[str, Any]) -> None:
-    unknown = settings.keys() - example.get_params(deep=False).keys()
+def _restored(path: Path, name: str, settings: dict[str, Any], fit: Any) -> Any:
+    unknown = settings.keys() - ESTIMATORS[name]().get_params(deep=False).keys()
     if unknown:
         raise StorageError(f"{path}: has the setting {min(unknown)!r}, unknown to this nbmf; install a newer one")
+    model = ESTIMATORS[name](**settings)
+    try:
+        model._check_fit(fit)
+    except (TypeError, ValueError) as error:
+        raise StorageError(f"{path}: {error}") from None
+    model._become(fit)
+    return model

@@ -1,4 +1,4 @@
-"""The best items of users: for everybody or for some, less what they have and what they are not to get."""
+"""The best items of users: for everybody or for some, without what they have or must not get."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,7 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from nbmf.backends.cpu.topk import keep_best_listed, sort_best
 from nbmf.data.ids import Lookup
 from nbmf.data.interactions import Ids
-from nbmf.estimators.fit import Founded
+from nbmf.estimators.fit import FitResult, NewRows
+from nbmf.estimators.fold_in import Resources
 from nbmf.estimators.log_prob import Entries
 from nbmf.estimators.ranking import Best, FactorScores, Scores, top, walk
 
@@ -30,10 +31,16 @@ SHOWN_USERS, SHOWN_ITEMS = 5, 4
 class Recommendations:
     """The best items of each user, best first.
 
-    users : array of user ids
-    items : array users × n of item ids; None where fewer than n items were left to recommend
-    scores : array users × n, the expected counts E[y*], or of NBSLIM the expected targets; −∞ where there is no item
-    names : array users × n of the items' names, None where there is no item; or None, if items have no names
+    Attributes
+    ----------
+    users : array
+        User ids.
+    items : array
+        Item ids, users × n; None where fewer than n items were left to recommend.
+    scores : array
+        Expected counts E[y*], or expected targets of NBSLIM, users × n; −∞ where there is no item.
+    names : array or None
+        Names of the items, users × n, if items have names.
 
     Examples
     --------
@@ -54,7 +61,7 @@ class Recommendations:
 
     @cached_property
     def columns(self) -> dict[str, Any]:
-        """One entry for each recommendation: user, rank from 1, item, its name if items have names, score."""
+        """One entry per recommendation: user, rank from 1, item, name if items have names, score."""
         there = ~np.isneginf(self.scores)
         row, place = np.nonzero(there)
         items = self.items[there]
@@ -64,20 +71,19 @@ class Recommendations:
         return {**found, "score": self.scores[there]}
 
     def to_pandas(self) -> Any:
-        """Return a data frame with a row for each recommendation: user, rank, item, (name,) score."""
+        """Return a pandas data frame with one row per recommendation: user, rank, item, (name,) score."""
         import pandas as pd  # noqa: PLC0415 (optional)
 
         return pd.DataFrame(self.columns)
 
     def to_polars(self) -> Any:
-        """Return the same as a polars data frame."""
+        """Return the same table as a polars data frame."""
         import polars as pl  # noqa: PLC0415 (optional)
 
         columns = self.columns.items()
         return pl.DataFrame({name: v.tolist() if v.dtype.kind in "OU" else v for name, v in columns})
 
     def __repr__(self) -> str:
-        """Sizes, and the first few."""
         n_users, n_items = self.items.shape
         users, items = ("user" if n_users == 1 else "users"), ("item" if n_items == 1 else "items")
         lines = [f"Recommendations({n_users:,} {users} × {n_items} {items})"]
@@ -90,17 +96,30 @@ class Recommendations:
 
 
 def _unboxed(values: Ids) -> Ids:
-    """Ids that had to stand beside None are objects; alone they are what they were."""
+    """Turn ids that are objects because they stood beside None back into their own type."""
     return np.array(values.tolist()) if values.dtype == object and len(values) else values
+
+
+class Filter(NamedTuple):
+    """What may be recommended: `exclude_seen` leaves out what a user has, `allow` and `deny` name items."""
+
+    exclude_seen: bool = True
+    allow: Chosen = None
+    deny: Chosen = None
 
 
 @dataclass(frozen=True)
 class Choice:
     """What may be recommended to the users of one question, numbered from 0.
 
-    allowed : array of n_items booleans, for everybody; None: all
-    lists : csr_array, users × items: what only each user may get; None: whatever is allowed
-    denied : csr_array, users × items; None: nothing
+    Attributes
+    ----------
+    allowed : array or None
+        One boolean per item, for everybody; None allows all.
+    lists : csr_array or None
+        Users × items: the only items each user may get; None for whatever is allowed.
+    denied : csr_array or None
+        Users × items: what each user must not get.
     """
 
     allowed: NDArray[np.bool_] | None = None
@@ -108,11 +127,9 @@ class Choice:
     denied: sp.csr_array | None = None
 
     @classmethod
-    def of(cls, allow: Chosen, deny: Chosen, items: Lookup, users: Lookup, rows: NDArray[np.intp] | None) -> Choice:
-        """Look up the ids.
-
-        users : those that a mapping may name; `rows` are the positions of those who ask, None for all in order
-        """
+    def of(cls, choose: Filter, items: Lookup, users: Lookup, rows: NDArray[np.intp] | None) -> Choice:
+        """Look up the ids: `users` are those a mapping may name, `rows` those who ask (None: all, in order)."""
+        allow, deny = choose.allow, choose.deny
         allowed = lists = denied = None
         if isinstance(allow, Mapping):
             lists = _listed(allow, "allow", items, users, rows)
@@ -130,7 +147,7 @@ class Choice:
 def _listed(
     named: Mapping[Any, Any], what: str, items: Lookup, users: Lookup, rows: NDArray[np.intp] | None
 ) -> sp.csr_array:
-    """Lay a mapping from user ids to item ids out as a matrix, with a row for each user who asks."""
+    """Turn a mapping from user ids to item ids into a matrix with a row for each user who asks."""
     keys = list(named)
     entries = dict(zip(users.positions(keys).tolist(), keys, strict=True))
     asking = range(len(users.ids)) if rows is None else rows.tolist()
@@ -148,79 +165,54 @@ def _listed(
     return sp.csr_array((np.ones(len(indices), np.int8), indices, indptr), shape=(len(found), len(items.ids)))
 
 
-class Recommending(Founded):
-    """The part of an estimator that recommends."""
+def recommend(fit: FitResult, users: Any, n: int, choose: Filter, resources: Resources) -> Recommendations:
+    """Return the n items of largest score for each user who was fitted; `users=None` means everybody."""
+    rows = None if users is None else fit.user_lookup.positions(users)
+    ids = fit.users if users is None else fit.user_lookup.as_ids(users)
+    choice = Choice.of(choose, fit.item_lookup, fit.user_lookup, rows)
+    return _best(
+        fit, Asking(ids, fit.scores(), rows, fit.counts if choose.exclude_seen else None), n, choice, resources
+    )
 
-    def recommend(
-        self,
-        users: ArrayLike | Iterable[Any] | None = None,
-        n: int = 10,
-        *,
-        exclude_seen: bool = True,
-        allow: Chosen = None,
-        deny: Chosen = None,
-    ) -> Recommendations:
-        """Return the n items of largest score for each user, equal scores in the order of the items.
 
-        Parameters
-        ----------
-        users : one user id or several; None for all users
-        exclude_seen : leave out what the user took in the data of the fit
-        allow : item ids that may be recommended, to everybody; or a mapping from each user to the user's own item ids
-        deny : item ids not to recommend, to everybody; or a mapping, in which users with nothing to deny may be missing
+def recommend_for(fit: FitResult, new: NewRows, n: int, choose: Filter, resources: Resources) -> Recommendations:
+    """Return the n items of largest score for users who were not fitted."""
+    choice = Choice.of(choose, fit.item_lookup, Lookup(new.ids, "user"), None)
+    scores = fit.scores_of(new, resources)
+    return _best(fit, Asking(new.ids, scores, None, new.counts if choose.exclude_seen else None), n, choice, resources)
 
-        Returns
-        -------
-        Recommendations : `items` and `scores`, users × n; `to_pandas()` and `to_polars()`, a row for each of them
 
-        Examples
-        --------
-        >>> import nbmf
-        >>> users, items = ["ann", "ann", "bob", "cy", "cy"], ["jazz", "soul", "jazz", "folk", "punk"]
-        >>> data = nbmf.Interactions.from_arrays(users, items, [9, 5, 7, 8, 6])
-        >>> model = nbmf.NBMF(2, random_state=0).fit(data)
-        >>> model.recommend("bob", n=1).items
-        array([['soul']], dtype='<U4')
-        >>> model.recommend(["ann", "bob"], n=3, deny={"bob": ["soul"]}).items
-        array([['folk', 'punk', None],
-               ['folk', 'punk', None]], dtype=object)
-        """
-        found = self._found
-        rows = None if users is None else found.user_lookup.positions(users)
-        ids = found.users if users is None else found.user_lookup.as_ids(users)
-        choice = Choice.of(allow, deny, found.item_lookup, found.user_lookup, rows)
-        return self._best(ids, self._scores(), rows, n, found.counts if exclude_seen else None, choice)
+class Asking(NamedTuple):
+    """Users who ask: rows of the scores and of what they have, all of them if `rows` is None."""
 
-    def _best(
-        self,
-        ids: Ids,
-        scores: Scores,
-        rows: NDArray[np.intp] | None,
-        n: int,
-        seen: sp.csr_array | None,
-        choice: Choice,
-    ) -> Recommendations:
-        """Rank the items for users who are rows of `scores` and of `seen`, all of them if `rows` is None."""
-        if not isinstance(n, Integral) or n < 1:
-            raise ValueError(f"n is {n!r}; recommend at least 1 item")
-        n = min(int(n), len(self.items_))
-        if rows is not None and (choice.lists is not None or choice.denied is not None):
-            scores, seen, rows = scores.of(rows), None if seen is None else seen[rows], None
-        exclude = seen
-        if choice.denied is not None:
-            exclude = choice.denied if seen is None else sp.csr_array(_marks(seen) + choice.denied)
-        if choice.lists is not None:
-            best, values = _best_listed(scores, n, _left(choice, exclude), self.n_threads)
-        else:
-            device = self._device(len(ids), float(len(ids)) * scores.n_items * _products(scores))
-            settings = {"allowed": choice.allowed, "n_threads": self.n_threads, "device": device}
-            best, values = top(scores, n, rows=rows, exclude=exclude, **settings)
-        names = None if self.item_names_ is None else _taken(self.item_names_, best)
-        return Recommendations(ids, _taken(self.items_, best), values, names)
+    ids: Ids
+    scores: Scores
+    rows: NDArray[np.intp] | None
+    seen: sp.csr_array | None
+
+
+def _best(fit: FitResult, asking: Asking, n: int, choice: Choice, resources: Resources) -> Recommendations:
+    if not isinstance(n, Integral) or n < 1:
+        raise ValueError(f"n is {n!r}; recommend at least 1 item")
+    n = min(int(n), len(fit.items))
+    ids, scores, rows, seen = asking
+    if rows is not None and (choice.lists is not None or choice.denied is not None):
+        scores, seen, rows = scores.of(rows), None if seen is None else seen[rows], None
+    exclude = seen
+    if choice.denied is not None:
+        exclude = choice.denied if seen is None else sp.csr_array(_marks(seen) + choice.denied)
+    if choice.lists is not None:
+        best, values = _best_listed(scores, n, _left(choice, exclude), resources.n_threads)
+    else:
+        device = resources.device(len(ids), float(len(ids)) * scores.n_items * _products(scores))
+        settings = {"allowed": choice.allowed, "n_threads": resources.n_threads, "device": device}
+        best, values = top(scores, n, rows=rows, exclude=exclude, **settings)
+    names = None if fit.item_names is None else _taken(fit.item_names, best)
+    return Recommendations(ids, _taken(fit.items, best), values, names)
 
 
 def _products(scores: Scores) -> int:
-    """How many products a score is made of."""
+    """Return the number of products per score."""
     return scores.items.shape[1] if isinstance(scores, FactorScores) else 0
 
 
@@ -246,7 +238,7 @@ def _marks(counts: sp.csr_array) -> sp.csr_array:
 
 
 def _left(choice: Choice, exclude: sp.csr_array | None) -> sp.csr_array:
-    """What is left of the users' own lists."""
+    """Return what is left of the users' own lists."""
     left = sp.csr_array(choice.lists, copy=True)
     if exclude is not None:
         left = sp.csr_array(left - left * (_marks(exclude)))
@@ -258,7 +250,7 @@ def _left(choice: Choice, exclude: sp.csr_array | None) -> sp.csr_array:
 
 
 def _taken(ids: Ids, positions: NDArray[np.intp]) -> Ids:
-    """Take the ids at some positions, and None at −1."""
+    """Return the ids at some positions, and None at −1."""
     taken = ids[positions]
     missing = positions < 0
     if missing.any():

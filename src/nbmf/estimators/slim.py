@@ -1,80 +1,83 @@
-"""`NBSLIM`, the item–item member of the family: what a user is expected to do is made of what the user did."""
+"""`NBSLIM`, the item–item member of the family: a user's expected counts are made of the user's other counts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import NDArray
+from sklearn.base import clone
 
-from nbmf.data.interactions import Ids, Interactions
-from nbmf.estimators.explain import Alike, Explanation, one_place
-from nbmf.estimators.files import write_weights
-from nbmf.estimators.fit import BLOCK_CELLS, Weighted
+from nbmf.estimators.base import Recommender
+from nbmf.estimators.factorize import Data
+from nbmf.estimators.fold_in import FORMS, formed
 from nbmf.estimators.log_prob import log_probabilities
-from nbmf.estimators.newcomers import Arriving
-from nbmf.estimators.predictive import Predictive
-from nbmf.estimators.ranking import ModelScores
 from nbmf.estimators.slim_fit import Regressions, fit, fit_plainly
-from nbmf.estimators.validation import check_range
+from nbmf.estimators.validation import one_of
+from nbmf.estimators.weight_fit import WeightFit
 from nbmf.inference.progress import QUIET_SECONDS, RunsProgress
 from nbmf.inference.run import Ending
 from nbmf.model.likelihood import NegativeBinomial
-from nbmf.storage.container import Path
 
 Array = NDArray[np.floating[Any]]
 
-FORMS: dict[str, Callable[[Array], Array]] = {
-    "log1p": np.log1p,
-    "binary": np.ones_like,
-    "counts": lambda counts: counts,
-}
 FEW_ITEMS, FEW_USERS = 5000, 300_000  # up to which every item may be every other's neighbour
 NEIGHBORS = 200
 
 
-def formed(counts: sp.csr_array, form: str, dtype: DTypeLike) -> sp.csr_array:
-    """Return the counts in one of FORMS."""
-    values = FORMS[form](counts.data.astype(np.float64)).astype(dtype)
-    return sp.csr_array((values, counts.indices, counts.indptr), shape=counts.shape)
-
-
-class NBSLIM(Arriving):
+class NBSLIM(Recommender):
     """A negative binomial model of each item given the others: t_ui ~ NB(α, mean μ_ui), μ_ui = b_i + Σ_{j≠i} x_uj B_ji.
 
-    x and t are what the user did, the counts themselves or their logarithms, and B ≥ 0 has an exponential prior. It
-    needs no random start and takes a new user by one product. An item's weights begin equal and become different as far
-    as its users bear it out: it stops when a sweep adds less than `tol` to its log-likelihood, rare items after few
-    sweeps, popular ones after many. Going on to the end would fit the data better and rank worse.
+    x and t are the user's counts or their logarithms, and B ≥ 0 has an exponential prior. It needs no random start, and
+    a new user is one product. An item's weights start equal and separate as far as its users bear it out: an item stops
+    when a sweep adds less than `tol` to its log-likelihood, rare items after few sweeps, popular ones after many.
+    Sweeping to the end would fit the data better and rank worse.
 
     Parameters
     ----------
-    concentration : α, as for `NBMF`; logarithms of counts vary less than counts, so it is larger here
-    penalty : ρ, the rate of the exponential prior on the weights; a neighbour that few users have counts for less
-    input : x, "log1p" (ln(1 + y)), "binary" (whether there is a count) or "counts"
-    target : t, likewise; scores are expected targets, and expected counts only for "counts"
-    n_neighbors : most neighbours of an item, those that most often go with it; None, all others, which takes memory for
-        n_items² weights and 192 numbers a user and thread; "auto", all for up to 5,000 items and 300,000 users, 200 for
-        more
-    max_iter : most sweeps
-    tol : an item stops when a sweep adds no more than this to its own objective, in nats
-    accelerate : take longer steps as long as they raise the objective: the same objective in two thirds of the sweeps
-    backend : "auto" or "cpu" (threads), "reference" (plain NumPy with dense arrays, for small data)
-    n_threads : None for one a core; changes nothing but the time
-    dtype : "float32" or "float64", of the weights; sums are in double precision either way
-    verbose : show progress on standard error
+    concentration : float
+        α, as for `NBMF`. Logarithms of counts vary less than counts, so it is larger here.
+    penalty : float
+        ρ, the rate of the exponential prior on the weights. A neighbour that few users have counts less.
+    input : "log1p", "binary" or "counts"
+        x: ln(1 + y), whether there is a count, or y.
+    target : "log1p", "binary" or "counts"
+        t, likewise. Scores are expected targets, and expected counts only for "counts".
+    n_neighbors : int, None or "auto"
+        Largest number of neighbours of an item, those that most often go with it. None allows all others, which takes
+        memory for n_items² weights and 192 numbers per user and thread. "auto" is None up to 5,000 items and 300,000
+        users, and 200 beyond.
+    max_iter : int
+        Largest number of sweeps.
+    tol : float
+        An item stops when a sweep adds no more than this to its own objective, in nats.
+    accelerate : bool
+        Take longer steps as long as they raise the objective: the same objective in two thirds of the sweeps.
+    backend : "auto", "cpu" or "reference"
+        Threads ("auto" and "cpu"), or plain NumPy with dense arrays, for small data.
+    n_threads : int, optional
+        Number of threads, all cores by default. Results are identical for any number.
+    dtype : "float32" or "float64"
+        Precision of the weights; sums are in double precision either way.
+    verbose : bool
+        Whether to show progress on standard error.
 
     Attributes
     ----------
-    weights_ : B, n_items × n_items; weights_[j, i] is what a unit of input of item j adds to item i; an array, or a
-        csr_array where items have few neighbours
-    intercept_ : b, n_items
-    objective_ : log-likelihood of the targets less ρ ΣB, after each sweep; higher is better
-    n_iter_, converged_, ending_ : as of `NBMF`; converged if every item stopped by `tol`
-    users_, items_, item_names_ : as of `NBMF`
+    weights_ : array or csr_array
+        B, n_items × n_items: one unit of input of item j adds weights_[j, i] to item i; sparse where items have few
+        neighbours.
+    intercept_ : array
+        b, one per item.
+    objective_ : array
+        Log-likelihood of the targets less ρ ΣB, after each sweep; higher is better.
+    n_iter_, converged_, ending_ : int, bool, str
+        As of `NBMF`; converged if every item stopped by `tol`.
+    users_, items_, item_names_ : array
+        As of `NBMF`.
 
     Examples
     --------
@@ -103,40 +106,28 @@ class NBSLIM(Arriving):
         dtype: str = "float32",
         verbose: bool = False,
     ) -> None:
-        """Keep the settings; `fit` checks them."""
-        self.concentration = concentration
-        self.penalty = penalty
-        self.input = input
-        self.target = target
-        self.n_neighbors = n_neighbors
-        self.max_iter = max_iter
-        self.tol = tol
-        self.accelerate = accelerate
-        self.backend = backend
-        self.n_threads = n_threads
-        self.dtype = dtype
-        self.verbose = verbose
+        self._keep(locals())
 
     def fit(self, X: Any, y: None = None) -> Self:
         """Find the weights from a users × items matrix of counts.
 
         Parameters
         ----------
-        X : Interactions, or scipy sparse matrix, array or data frame of shape (n_users, n_items)
-            Any finite numbers from 0; what a sparse matrix does not store is a zero.
-        y : ignored
+        X : Interactions, sparse matrix, array or data frame
+            Of shape (n_users, n_items), any finite numbers from 0. What a sparse matrix does not store is a zero.
+        y : None
+            Ignored.
         """
         with self._refitting():
-            self._become(self._fit(X))
+            self._check_settings()
+            self._become(self._weigh(self._take(X)))
         return self
 
-    def _fit(self, X: Any) -> Weighted:
-        self._check_settings()
-        users, items, matrix = self._take(X)
-        x, t = (formed(matrix, form, self.dtype) for form in (self.input, self.target))
+    def _weigh(self, data: Data) -> WeightFit:
+        x, t = (formed(data.matrix, form, self.dtype) for form in (self.input, self.target))
         problem = Regressions(x, t, float(self.concentration), float(self.penalty))
         ending: dict[str, Any] = {"max_iter": self.max_iter, "tol": self.tol, "accelerate": self.accelerate}
-        ending["n_neighbors"] = self._most_neighbors(*matrix.shape)
+        ending["n_neighbors"] = self._most_neighbors(*data.matrix.shape)
         name, quiet = type(self).__name__, not self.verbose
         with RunsProgress(name, what="items", pause=QUIET_SECONDS, quiet=quiet) as progress:
             if self.backend == "reference":
@@ -144,14 +135,14 @@ class NBSLIM(Arriving):
             else:
                 show: Callable[[int, int], None] = lambda done, total: progress.report(done, total, done / total)  # noqa: E731
                 found = fit(problem, **ending, n_threads=self.n_threads, report=show)
-        return Weighted(
-            users=users,
-            items=items,
-            counts=matrix,
+        return WeightFit(
+            users=data.users,
+            items=data.items,
+            counts=data.matrix,
+            item_names=data.item_names,
+            has_feature_names=data.has_feature_names,
             objective=found.objective,
             ending=Ending.CONVERGED if found.settled else Ending.MAX_ITER,
-            item_names=X.item_names if isinstance(X, Interactions) else None,
-            has_feature_names=hasattr(self, "feature_names_in_"),
             input=self.input,
             target=self.target,
             concentration=float(self.concentration),
@@ -159,167 +150,37 @@ class NBSLIM(Arriving):
             intercept=found.intercept,
         )
 
-    def _become(self, fitted: Weighted) -> None:
-        """Take over what a fit has found, this one or that of a model file."""
-        self._note(fitted)
-        self.weights_, self.intercept_ = fitted.weights, fitted.intercept
-        self.__dict__.pop("concentration_", None)
-        if fitted.target == "counts":  # else it is not the law of counts
-            self.concentration_ = fitted.concentration
-
     def score_items(self, rows: NDArray[np.intp]) -> Array:
-        """Return the scores of the users in these rows of the data of the fit for all items: len(rows) × n_items."""
-        return self._expected(self._found.counts[rows])
-
-    def predict(self, users: Any, items: ArrayLike | None = None) -> Array:
-        """Return the expected targets μ of pairs of ids: expected counts if the target is "counts".
-
-        Without items, `users` are rows of counts of new users and the result is the sum over the items of each.
-        """
-        if items is None:
-            return np.asarray(self._expected(self._rows(users)[1]).sum(axis=1))
-        rows, columns = self._pairs(users, items)
-        return self._intensities(rows, columns)
-
-    def explain(self, user: Any, item: Any) -> Explanation:
-        """Return what each item the user took contributes to the user's score for an item: x_uj B_ji, largest first.
-
-        They and the intercept b_i, which stands as `prior`, add up to the score: nothing in it is approximate.
-
-        Examples
-        --------
-        >>> import nbmf
-        >>> data = nbmf.Interactions.from_arrays(["ann", "ann", "bob", "cy"], ["jazz", "soul", "jazz", "folk"])
-        >>> why = nbmf.NBSLIM(penalty=0.1).fit(data).explain("bob", "soul")
-        >>> why.items, bool(np.isclose(why.contributions.sum() + why.prior, why.score))
-        (array(['jazz'], dtype='<U4'), True)
-        """
-        found = self._found
-        row = one_place(found.user_lookup, user, "explain one user's score")
-        column = one_place(found.item_lookup, item, "explain the score of one item")
-        name = found.users[row : row + 1].tolist()[0]
-        return self._reasons(name, column, found.counts[[row]])
-
-    def explain_for(self, counts: Mapping[Any, Any], item: Any, *, unknown_items: str = "error") -> Explanation:
-        """Return the same for somebody who was not in the fit, as `recommend_for` takes one."""
-        column = one_place(self._found.item_lookup, item, "explain the score of one item")
-        return self._reasons(None, column, self._row(counts, unknown_items))
-
-    def _reasons(self, user: Any, column: int, taken: sp.csr_array) -> Explanation:
-        found = self._found
-        columns, counts = taken.indices, taken.data
-        x = formed(taken, found.input, np.float64).data
-        contributions = x * self._column(column)[columns]
-        order = np.lexsort((-counts.astype(np.float64), -contributions))
-        names = None if found.item_names is None else found.item_names[columns[order]]
-        item = found.items[column : column + 1].tolist()[0]
-        parts, prior = contributions[order], float(found.intercept[column])
-        score = float(parts.sum()) + prior
-        return Explanation(user, item, found.items[columns[order]], counts[order], parts, prior, score, names)
-
-    def similar_items(self, item: Any, n: int = 10) -> Alike:
-        """Return the n items most like one: those that speak for it and for which it speaks, √(B_ji B_ij).
-
-        The root of the product of both weights: a popular item has large weights from all others and gives small ones,
-        and the product is free of that. Fewer than n where fewer have both weights; equal ones are in the order of the
-        items.
-        """
-        if not isinstance(n, Integral) or n < 1:
-            raise ValueError(f"n is {n!r}; ask for at least 1")
-        found = self._found
-        place = one_place(found.item_lookup, item, "similar_items of one item")
-        mutual = np.sqrt(self._column(place) * self._row_of_weights(place))
-        near = np.argsort(-mutual, kind="stable")[: min(int(n), np.count_nonzero(mutual))]
-        names = None if found.item_names is None else found.item_names[near]
-        return Alike(found.items[near], mutual[near], names)
-
-    def predictive(self, users: ArrayLike, items: ArrayLike) -> Predictive:
-        """Return the law of new counts of pairs of ids: mean, sd, intervals, probabilities; for target="counts"."""
-        rows, columns = self._pairs(users, items)
-        μ = self._intensities(rows, columns)
-        return self._law(self._found.users[rows], columns, μ)
-
-    def predictive_for(
-        self, counts: Mapping[Any, Any], items: ArrayLike, *, unknown_items: str = "error"
-    ) -> Predictive:
-        """Return the same for somebody who was not in the fit, as `recommend_for` takes one."""
-        columns = self._found.item_lookup.positions(items)
-        μ = self._expected(self._row(counts, unknown_items))[0, columns]
-        return self._law(np.zeros(len(columns), np.intp), columns, μ)
-
-    def _law(self, users: Ids, columns: NDArray[np.intp], μ: Array) -> Predictive:
-        found = self._found
-        if found.target != "counts":
-            raise ValueError(
-                f"the model was fitted with target={found.target!r}, so it knows no law of counts; fit with "
-                "target='counts'"
-            )
-        law = NegativeBinomial(found.concentration)
-        return Predictive(users, found.items[columns], μ.astype(np.float64)[None, :], law)
+        """Return the scores of the users in these rows of the training data for all items: len(rows) × n_items."""
+        return self._fit.intensities(self._fit.counts[rows])
 
     def score(self, X: Any, y: None = None) -> float:
-        """Return the mean over the cells of X of ln p(t), larger is better: how well each item is told by the others.
+        """Return the mean of ln p(t) over the cells of X, larger is better: how well the others predict each item.
 
-        No cell's own count is among what it is told by. A density of counts only for target="counts"; that of another
-        target has no unit, so compare only models with the same target.
+        No cell's own count is among its predictors. This is a likelihood of counts only for target="counts"; compare
+        only models with the same target.
         """
-        matrix, found = self._rows(X)[1], self._found
-        law, targets = NegativeBinomial(found.concentration), formed(matrix, found.target, np.float64)
-        nothing = sp.csr_array(matrix.shape, dtype=np.int8)
-        scores = self._scores_of(matrix)
-        total = log_probabilities(law, scores, targets, nothing, n_threads=self.n_threads)
-        return float(total.mean() / matrix.shape[1])
+        rows, fit = self._rows(X), self._fit
+        targets, nothing = formed(rows.counts, fit.target, np.float64), sp.csr_array(rows.counts.shape, dtype=np.int8)
+        scores = fit.scores_of(rows, self._resources)
+        likelihood = NegativeBinomial(fit.concentration)
+        total = log_probabilities(likelihood, scores, targets, nothing, n_threads=self.n_threads)
+        return float(total.mean() / rows.counts.shape[1])
 
-    def save(self, path: Path) -> None:
-        """Write the model to a file, from which `nbmf.load(path)` brings it back as it is, as for `NBMF`."""
-        write_weights(path, type(self).__name__, self.get_params(deep=False), self._found)
+    @property
+    def _fit(self) -> WeightFit:
+        return cast("WeightFit", super()._fit)
 
-    def _scores(self) -> ModelScores:
-        return ModelScores(self.score_items, len(self._found.users), len(self._found.items))
+    def _become(self, result: WeightFit) -> None:  # type: ignore[override]
+        super()._become(result)
+        self.weights_, self.intercept_ = result.weights, result.intercept
+        self.__dict__.pop("concentration_", None)
+        if result.target == "counts":  # otherwise it is not a parameter of the counts
+            self.concentration_ = result.concentration
 
-    def _scores_of(self, counts: sp.csr_array | None) -> ModelScores:
-        n_items = len(self._found.items)
-        rows = sp.csr_array((1, n_items)) if counts is None else counts
-        return ModelScores(lambda which: self._expected(rows[which]), rows.shape[0], n_items)
-
-    def _expected(self, counts: sp.csr_array) -> Array:
-        """μ of rows of counts for all items."""
-        found = self._found
-        products = formed(counts, found.input, found.intercept.dtype) @ found.weights
-        dense = products.toarray() if sp.issparse(products) else products
-        return np.asarray(dense + found.intercept)
-
-    def _rows(self, X: Any, unknown_items: str = "error") -> tuple[Ids, sp.csr_array]:
-        ids, matrix = super()._rows(X, unknown_items)
-        check_range(matrix, self._found.intercept.dtype)
-        return ids, matrix
-
-    def _row(self, counts: Mapping[Any, Any], unknown_items: str) -> sp.csr_array:
-        row = super()._row(counts, unknown_items)
-        check_range(row, self._found.intercept.dtype)
-        return row
-
-    def _intensities(self, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Array:
-        few, row = np.unique(rows, return_inverse=True)
-        step = max(1, BLOCK_CELLS // len(self._found.items))
-        found, order = np.empty(len(rows), self._found.intercept.dtype), np.argsort(row, kind="stable")
-        bounds = np.searchsorted(row[order], np.arange(0, len(few) + step, step))
-        for n, start in enumerate(range(0, len(few), step)):
-            inside = order[bounds[n] : bounds[n + 1]]
-            found[inside] = self.score_items(few[start : start + step])[row[inside] - start, columns[inside]]
-        return found
-
-    def _column(self, item: int) -> NDArray[np.float64]:
-        """What speaks for an item, from all items."""
-        weights = self._found.weights
-        found = weights[:, [item]].toarray().ravel() if sp.issparse(weights) else weights[:, item]
-        return np.asarray(found, np.float64)
-
-    def _row_of_weights(self, item: int) -> NDArray[np.float64]:
-        """For what an item speaks, of all items."""
-        weights = self._found.weights
-        found = weights[[item]].toarray().ravel() if sp.issparse(weights) else weights[item]
-        return np.asarray(found, np.float64)
+    def _check_fit(self, fit: WeightFit) -> None:
+        clone(self).set_params(input=fit.input, target=fit.target)._check_settings()
+        NegativeBinomial(fit.concentration)
 
     def _most_neighbors(self, n_users: int, n_items: int) -> int | None:
         if self.n_neighbors == "auto":
@@ -327,19 +188,17 @@ class NBSLIM(Arriving):
         return self.n_neighbors if self.n_neighbors is None else int(self.n_neighbors)
 
     def _check_settings(self) -> None:
-        self._check_common()
+        super()._check_settings()
         if not isinstance(self.concentration, Real):
             raise ValueError(f"concentration is {self.concentration!r}; it must be a positive number")
-        NegativeBinomial(self.concentration)
+        NegativeBinomial(float(self.concentration))
         if not isinstance(self.penalty, Real) or not 0 <= float(self.penalty) < 1e30:
             raise ValueError(f"penalty is {self.penalty!r}; it must be a number from 0")
         if not isinstance(self.accelerate, bool | np.bool_):
             raise ValueError(f"accelerate is {self.accelerate!r}; it must be True or False")
         for name in ("input", "target"):
-            if getattr(self, name) not in list(FORMS):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(map(repr, FORMS))}")
-        if self.backend not in ("auto", "cpu", "reference"):
-            raise ValueError(f"backend is {self.backend!r}; it must be 'auto', 'cpu' or 'reference'")
+            one_of(name, getattr(self, name), FORMS)
+        one_of("backend", self.backend, ("auto", "cpu", "reference"))
         if self.n_neighbors not in ("auto", None) and (
             not isinstance(self.n_neighbors, Integral) or isinstance(self.n_neighbors, bool) or self.n_neighbors < 1
         ):

@@ -1,8 +1,9 @@
-"""The door of the estimators: what scikit-learn's users hand in, checked and made a canonical matrix of counts."""
+"""The door of the estimators: input in any of the accepted forms, checked and turned into a canonical matrix."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from typing import Any
 
@@ -11,7 +12,8 @@ import scipy.sparse as sp
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
-from nbmf.data.interactions import canonical, check_matrix, widened
+from nbmf.data.ids import Lookup
+from nbmf.data.interactions import Interactions, canonical, check_counts, check_matrix, widened
 
 # y/λ, and products of sixteen shapes in the moments of gammas, must stay numbers
 RANGES = {np.dtype(np.float32): (1e-20, 1e29), np.dtype(np.float64): (1e-100, 1e35)}
@@ -20,14 +22,17 @@ RANGES = {np.dtype(np.float32): (1e-20, 1e29), np.dtype(np.float64): (1e-100, 1e
 def take_matrix(estimator: BaseEstimator, X: Any, *, reset: bool) -> sp.csr_array:
     """Return a scipy sparse matrix, array or data frame as a canonical matrix.
 
-    reset : note the columns and their names in the estimator; else they must be those it has noted
+    Parameters
+    ----------
+    reset : bool
+        Whether to record the columns and their names in the estimator. Otherwise they must match those on record.
     """
     if isinstance(X, str | bytes | PathLike):
-        raise TypeError(f"{X!r} is no matrix; nbmf.read_interactions({X!r}) reads files")
+        raise TypeError(f"{X!r} is not a matrix; nbmf.read_interactions({X!r}) reads files")
     if isinstance(X, Mapping) and not sp.issparse(X):  # one kind of sparse matrix is a dictionary
-        raise TypeError("a mapping is no matrix; recommend_for({item: count}) takes one user's counts")
+        raise TypeError("a mapping is not a matrix; recommend_for({item: count}) takes one user's counts")
     if {"user", "item"} <= set(map(str, getattr(X, "columns", ()))) <= {"user", "item", "count"}:
-        raise ValueError("this data frame lists interactions; nbmf.read_interactions(frame) makes Interactions of it")
+        raise ValueError("this data frame lists interactions; nbmf.read_interactions(frame) turns it into Interactions")
     wide = widened(X) if sp.issparse(X) else X  # repeated entries are added up
     checked = validate_data(estimator, wide, accept_sparse="csr", ensure_all_finite=False, reset=reset)
     matrix = sp.csr_array(checked)
@@ -38,9 +43,48 @@ def take_matrix(estimator: BaseEstimator, X: Any, *, reset: bool) -> sp.csr_arra
 
 
 def check_range(matrix: sp.csr_array, dtype: Any) -> None:
-    """Refuse counts whose products with others leave the range of the factors' numbers."""
+    """Refuse counts whose products would overflow or underflow in the factors' precision."""
     least, most = RANGES[np.dtype(dtype)]
     for count in (matrix.data.max(initial=1), matrix.data.min(initial=1)):
         if not least <= count <= most:
             remedy = "scale the data" if np.dtype(dtype) == np.float64 else "scale the data or use dtype='float64'"
             raise ValueError(f"count {count} is out of the range of {np.dtype(dtype)}; {remedy}")
+
+
+def as_row(counts: Mapping[Any, Any], items: Lookup) -> Interactions:
+    """Return one user's counts, a mapping from item ids, as Interactions."""
+    ids, values = items.as_ids(list(counts)), widened(np.array(list(counts.values()) or np.empty(0)))
+    check_counts(values, lambda place: f"item {list(counts)[place]!r}")
+    return Interactions(np.arange(1), ids, sp.csr_array(values[None, :]))
+
+
+def align_items(data: Interactions, items: Lookup, unknown_items: str) -> sp.csr_array:
+    """Put counts into the columns of known items.
+
+    Parameters
+    ----------
+    unknown_items : str
+        "error" to refuse items that are not known, "ignore" to leave them out with a warning.
+    """
+    columns, known = items.find(data.items)
+    matrix = data.matrix
+    lost = ~known[matrix.indices]
+    if lost.any():
+        first = data.items[matrix.indices[lost][:1]].tolist()[0]
+        if unknown_items == "error":
+            raise KeyError(f"{items.unknown(first).args[0]}; unknown_items='ignore' leaves such items out")
+        warnings.warn(
+            f"{len(np.unique(matrix.indices[lost]))} items were not in the data of the fit, {first!r} among them: "
+            f"{int(lost.sum())} of {matrix.nnz} counts are left out",
+            stacklevel=5,
+        )
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))[~lost]
+    entries = matrix.data[~lost], (rows, columns[matrix.indices[~lost]])
+    return canonical(sp.csr_array(entries, shape=(matrix.shape[0], len(items.ids))))
+
+
+def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
+    """Refuse a setting that is not one of the allowed values."""
+    if value not in list(allowed):
+        *others, last = map(repr, allowed)
+        raise ValueError(f"{name} is {value!r}; it must be {', '.join(others)} or {last}")

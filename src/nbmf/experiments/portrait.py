@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nbmf.estimators.base import CountFactorization
+from nbmf.estimators.factorization import Factorization
 from nbmf.experiments.grid import Job
 from nbmf.experiments.results import Results
 from nbmf.experiments.rows import write_whole
@@ -37,7 +37,7 @@ class Portrait:
     held_out: list[bool]
 
 
-def portray(study: Study, model: CountFactorization, user: Any = None) -> Portrait:
+def portray(study: Study, model: Factorization, user: Any = None) -> Portrait:
     """Return the portrait of a user, by a model fitted to `study.train`.
 
     user : an id; None takes, of the users with a middling number of items, the one with the most different counts

@@ -5,8 +5,8 @@ v = θ₂ − θ₁ − r; SQUAREM (Varadhan & Roland 2008) goes on from
 
     θ' = θ₀ + 2 s r + s² v,   s = ‖r‖/‖v‖     (s = 1 is θ₂ itself)
 
-and sweeps once more. A θ' whose objective is below θ₂'s is discarded and s is halved towards 1; in the end θ₂ is taken.
-Each try costs the one walk that evaluates it.
+and sweeps once more. A θ' whose objective is below that of θ₂ is discarded and s is halved towards 1; if no try
+succeeds, θ₂ is taken. Each try costs the one walk that evaluates it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from nbmf.backends import Backend, Sums
 from nbmf.backends.counts import Counts
 from nbmf.inference.run import Algorithm
 from nbmf.inference.state import State, observe
-from nbmf.model.factors import Factor, Gamma, Point, Prior
+from nbmf.model.factors import Factor, Point, Prior
 
 Array = NDArray[np.floating[Any]]
 
 TRIES = 3
-LONGEST_STEP = 1000.0  # its square times a difference of logarithms is still a number
+LONGEST_STEP = 1000.0  # its square times a difference of logarithms is still finite
 
 
 @dataclass(frozen=True)
@@ -35,20 +35,26 @@ class Accelerated:
 
     algorithm: Algorithm
 
+    @property
+    def begins_with_users(self) -> bool:
+        """As the algorithm does."""
+        return self.algorithm.begins_with_users
+
     def step(self, state: State, counts: Counts, backend: Backend) -> State:
-        """Return the state after one sweep, its objective not below the one before."""
+        """Return the state after one sweep, whose objective is not below the one before."""
         here = _log_parameters(state)
         if len(state.trail) < 2:
             after = self.algorithm.step(state, counts, backend)
-            # a start is a point, what follows it may not be
-            same_kind = isinstance(after.users, Gamma) == isinstance(state.users, Gamma)
+            same_kind = after.users.kind == state.users.kind  # a start is a point; what follows it may not be
             return replace(after, trail=(*state.trail, here) if same_kind else ())
         first, second = state.trail
         length = _step_length(first, second, here)
         for _ in range(TRIES):
             if length <= 1:
                 break
-            start = _at(_extrapolate(first, second, here, length), state, counts, backend)
+            users, items = _factors_at(_extrapolate(first, second, here, length), state, backend)
+            arguments = counts, backend, users, items, state.ties, state.log_base
+            start = observe(state.model, *arguments, sum_users=self.begins_with_users)
             if start.objective >= state.objective:
                 return self.algorithm.step(start, counts, backend)
             length = (length + 1) / 2
@@ -57,9 +63,8 @@ class Accelerated:
 
 def _log_parameters(state: State) -> tuple[Array, ...]:
     return tuple(
-        np.log(np.maximum(values, np.finfo(values.dtype).tiny))  # a factor may have underflown to 0
-        for factor in (state.users, state.items)
-        for values in ((factor.shape, factor.rate) if isinstance(factor, Gamma) else (factor.mean,))
+        np.log(np.maximum(values, np.finfo(values.dtype).tiny))  # a factor may have underflowed to 0
+        for values in (*state.users.parameters, *state.items.parameters)
     )
 
 
@@ -74,22 +79,15 @@ def _extrapolate(
 ) -> list[Array]:
     extrapolated = []
     for a, b, c in zip(first, second, third, strict=True):
-        # a long step may leave the range of numbers; this keeps sums of products of two parameters inside it
+        # a long step may overflow; this keeps sums of products of two parameters finite
         limit = 0.45 * np.log(np.finfo(a.dtype).max)
         extrapolated.append(np.exp(np.clip(a + 2 * length * (b - a) + length**2 * (c - 2 * b + a), -limit, limit)))
     return extrapolated
 
 
-def _at(parameters: list[Array], state: State, counts: Counts, backend: Backend) -> State:
-    users: Factor
-    items: Factor
-    if isinstance(state.users, Gamma):
-        nothing = Prior(shape=0.0, rate=0.0)
-        users = backend.conditional(nothing, Sums(*parameters[:2]))
-        items = backend.conditional(nothing, Sums(*parameters[2:]))
-    else:
-        users, items = (Point(value) for value in parameters)
-    bayesian = isinstance(state.users, Gamma)
-    return observe(
-        state.model, counts, backend, users, items, state.ties, state.log_base, sum_users=bayesian
-    )  # MM starts with the items' sums
+def _factors_at(parameters: list[Array], state: State, backend: Backend) -> tuple[Factor, Factor]:
+    if not state.users.is_posterior:
+        users, items = parameters
+        return Point(users), Point(items)
+    nothing = Prior(shape=0.0, rate=0.0)
+    return backend.conditional(nothing, Sums(*parameters[:2])), backend.conditional(nothing, Sums(*parameters[2:]))

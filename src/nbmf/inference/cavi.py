@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from nbmf.backends import Backend
 from nbmf.backends.counts import Counts
@@ -12,11 +13,12 @@ from nbmf.inference.state import State, observe
 
 @dataclass(frozen=True)
 class CAVI:
-    """One sweep: β^H, then W and H from the allocations and exposures of the factors before, then those anew.
+    """One sweep: β^H, then W and H from the allocations and exposures of the previous factors, then those again.
 
-    H is updated with the old exposures and the new ⟨w⟩: c and a are computed once a sweep, as printed.
+    H is updated with the old exposures and the new ⟨w⟩: c and a are computed once per sweep, as printed.
     """
 
+    begins_with_users: ClassVar[bool] = True
     learned: Learned = NOTHING
 
     def step(self, state: State, counts: Counts, backend: Backend) -> State:
@@ -28,5 +30,5 @@ class CAVI:
         items = backend.conditional(model.item_prior, item_sums)  # Eq. (update_h)
         if self.learned.concentration:
             return observe_learning(model, state, counts, backend, users, items, self.learned)
-        del state, item_sums  # if nobody else has them, the new allocations and exposures get their memory
+        del state, item_sums  # frees the memory of the old allocations and exposures for the new ones
         return observe(model, counts, backend, users, items, ties, log_base)  # Eqs. (update_c), (update_a)

@@ -134,9 +134,9 @@ def read_checkpoint(path: Path, origin: Origin, max_iter: int) -> tuple[Snapshot
     return Snapshot(state, unpack_number(contents, "before"), objectives, tuple(pending)), generator
 
 
-def resumed(snapshot: Snapshot, counts: Counts, backend: Backend) -> State:
-    """Return the state to sweep on from; if this machine computes other bits than the one before, say so."""
-    state = revive(snapshot.state, counts, backend)
+def resumed(snapshot: Snapshot, counts: Counts, backend: Backend, *, sum_users: bool) -> State:
+    """Return the state to continue from, with a warning if this machine computes other bits than the one before."""
+    state = revive(snapshot.state, counts, backend, sum_users=sum_users)
     if state.objective != snapshot.objective:
         warnings.warn(
             f"the objective after sweep {snapshot.sweep} is {state.objective!r} here and {snapshot.objective!r} in the "

@@ -1,7 +1,7 @@
 """What the paper fixes and the data can tell: rates and shapes of the priors, and the concentration.
 
-Each update is the best value for the factors as they are, or a step that is taken back if the objective falls, so a
-sweep with them ascends like one without.
+Each update is the best value for the current factors, or a step that is taken back if the objective falls, so a sweep
+with it ascends like one without.
 """
 
 from __future__ import annotations
@@ -18,23 +18,26 @@ from nbmf.backends import Backend
 from nbmf.backends.counts import Counts
 from nbmf.inference.state import State, observe, total_log_base, with_item_rate
 from nbmf.model import Model
-from nbmf.model.factors import Factor, Gamma, Prior
-from nbmf.model.likelihood import NegativeBinomial
+from nbmf.model.factors import Factor, Prior
 
 Array = NDArray[np.floating[Any]]
 
-LONGEST_STEP = 0.7  # of ln α in a sweep: while the factors are far from home, so is the best α for them
-LEAST, MOST = 1e-3, 1e4  # of a learned α: rows that are no more dispersed than Poisson's have no largest likelihood
 NEWTON_STEPS = 50
 
 
 @dataclass(frozen=True)
 class Learned:
-    """Which hyper-parameters follow the data.
+    """Which hyper-parameters are learned.
 
-    concentration : "" for none, "all" for one α, "user" or "item" for one each
-    rates : every user and item has its own rate, β^W_u = α^W K/Σ_k⟨w_uk⟩ and β^H_i alike; else β^H is one, β^W fixed
-    shapes : α^W and α^H
+    Attributes
+    ----------
+    concentration : str
+        "" for none, "all" for one α, "user" or "item" for one each.
+    rates : bool
+        Whether every row has a rate of its own, β^W_u = α^W K/Σ_k⟨w_uk⟩ and likewise β^H_i. Otherwise there is one β^H,
+        and β^W is fixed.
+    shapes : bool
+        Whether α^W and α^H are learned.
     """
 
     concentration: str = ""
@@ -53,7 +56,7 @@ def with_priors(model: Model, users: Factor, items: Factor, learned: Learned) ->
         model = replace(model, user_prior=user_prior, item_prior=item_prior)
     else:
         model = with_item_rate(model, items)  # Eq. (update_hyper)
-    if learned.shapes and isinstance(users, Gamma) and isinstance(items, Gamma):  # a start is no posterior
+    if learned.shapes and users.is_posterior:  # a start is not
         model = replace(
             model, user_prior=_with_shape(model.user_prior, users), item_prior=_with_shape(model.item_prior, items)
         )
@@ -62,11 +65,11 @@ def with_priors(model: Model, users: Factor, items: Factor, learned: Learned) ->
 
 def _row_rates(shape: float, factor: Factor) -> Array:
     """β = shape K/Σ_k⟨x⟩ for each row: where the ELBO's prior terms are largest; rows × 1."""
-    sums = factor.row_means if isinstance(factor, Gamma) else factor.mean.sum(axis=1, dtype=np.float64)
-    return np.asarray(shape * factor.dimensions[1] / np.maximum(sums, np.finfo(np.float32).tiny))[:, None]
+    sums = np.maximum(factor.row_means, np.finfo(np.float32).tiny)
+    return np.asarray(shape * factor.dimensions[1] / sums)[:, None]
 
 
-def _with_shape(prior: Prior, factor: Gamma) -> Prior:
+def _with_shape(prior: Prior, factor: Any) -> Prior:
     """Solve ψ(shape) = mean of ln β + ⟨ln x⟩, where the ELBO's prior terms are largest, by Newton's method."""
     target = float(np.mean(np.log(prior.rate))) + float(factor.row_logs.sum()) / math.prod(factor.dimensions)
     # ψ(s) is about ln(s − ½) for large s and −1/s for small
@@ -84,25 +87,14 @@ def observe_learning(
 ) -> State:
     """Confront new factors with the data under a better concentration, or under the old one if that is no better.
 
-    One safeguarded Newton step on ln α by the slope and curvature of the objective at the state before.
+    The better one is a safeguarded Newton step by the slope and curvature of the objective at the state before.
     """
-    plain = (counts, backend, users, items, before.ties)
-    law, same_kind = model.likelihood, isinstance(before.users, Gamma) == isinstance(users, Gamma)
-    if learned.concentration and isinstance(law, NegativeBinomial) and same_kind:
-        better = replace(model, likelihood=_newton(law, before, counts, backend, learned.concentration))
-        log_base = total_log_base(better.likelihood, counts)
-        after = observe(better, *plain, log_base)
+    fixed = (counts, backend, users, items, before.ties)
+    if before.users.kind == users.kind:  # a start has no objective to improve on
+        slopes = backend.slopes(counts, before.inferred, learned.concentration)
+        better = replace(model, likelihood=model.likelihood.stepped(*slopes))
+        after = observe(better, *fixed, total_log_base(better.likelihood, counts))
         if after.objective >= before.objective:
             return after
         del after
-    return observe(model, *plain, before.log_base)
-
-
-def _newton(law: NegativeBinomial, state: State, counts: Counts, backend: Backend, group: str) -> NegativeBinomial:
-    slope, curvature = backend.slopes(counts, state.inferred, group)
-    α = np.asarray(law.concentration, np.float64)
-    g, h = α * slope, α * α * curvature + α * slope
-    with np.errstate(divide="ignore", invalid="ignore"):
-        step = np.where(h < 0, -g / h, np.sign(g) * LONGEST_STEP)
-    better = np.clip(α * np.exp(np.clip(step, -LONGEST_STEP, LONGEST_STEP)), LEAST, MOST)
-    return NegativeBinomial(float(better) if group == "all" else better)
+    return observe(model, *fixed, before.log_base)

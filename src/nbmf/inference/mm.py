@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from nbmf.backends import Backend
 from nbmf.backends.counts import Counts
@@ -14,6 +15,7 @@ from nbmf.inference.state import State, observe
 class MM:
     """One sweep: H from WHᵀ, then W from the new WHᵀ."""
 
+    begins_with_users: ClassVar[bool] = False
     learned: Learned = NOTHING
 
     def step(self, state: State, counts: Counts, backend: Backend) -> State:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,15 @@ from nbmf.model.ties import REFRESHED_AFTER, Ties
 
 Array = NDArray[np.floating[Any]]
 
-ROUNDING = 32  # in units of the last place of (|objective| + total count), the size of the terms that are summed
+ROUNDING = 32  # allowed fall in units of the last place of |objective| + total count, the size of what is summed
 
 
 class Algorithm(Protocol):
     """Frozen settings and a step."""
+
+    @property
+    def begins_with_users(self) -> bool:
+        """Whether a sweep starts from the users' sums, so that the walk before it must compute them."""
 
     def step(self, state: State, counts: Counts, backend: Backend) -> State:
         """Return the state after one sweep."""
@@ -40,12 +44,18 @@ class Ending(Enum):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A run after a sweep: what a callback sees, and all that going on from there needs.
+    """A run after a sweep: what a callback sees, and all that is needed to continue from there.
 
-    state : without its allocations and exposures, which follow from the rest of it
-    before : the objective from which the last sweep rose
-    objectives : after each sweep
-    pending : the sweeps after which the ties are still to be refreshed
+    Attributes
+    ----------
+    state : State
+        Without its allocations and exposures, which follow from the rest.
+    before : float
+        The objective before the last sweep.
+    objectives : tuple of float
+        The objective after each sweep.
+    pending : tuple of int
+        Sweeps after which the ties are still to be refreshed.
     """
 
     state: State
@@ -55,12 +65,12 @@ class Snapshot:
 
     @property
     def sweep(self) -> int:
-        """How many sweeps are done."""
+        """Number of sweeps done."""
         return len(self.objectives)
 
     @property
     def objective(self) -> float:
-        """After the last sweep; higher is better."""
+        """The objective after the last sweep; higher is better."""
         return self.state.objective
 
     @property
@@ -74,7 +84,7 @@ class Snapshot:
         return self.state.items.mean
 
     def settled(self, tol: float) -> bool:
-        """Whether the relative increase of the last sweep was below `tol`; 0 never is, nor a fall by rounding."""
+        """Whether the last sweep raised the objective by less than `tol`, relatively; never for 0 or a fall."""
         increase = self.objective - self.before
         return bool(tol > 0 and np.isfinite(increase) and 0 <= increase <= tol * abs(self.before))
 
@@ -88,27 +98,34 @@ class Run:
 
     @property
     def state(self) -> State:
-        """After the last sweep."""
+        """The state after the last sweep."""
         return self.last.state
 
     @property
     def objectives(self) -> tuple[float, ...]:
-        """After each sweep."""
+        """The objective after each sweep."""
         return self.last.objectives
 
 
 class Stopping(Protocol):
-    """Decides when a run has gone far enough, and which of its snapshots is kept."""
+    """Decides when to end a run and which of its snapshots to keep."""
 
     def __call__(self, snapshot: Snapshot) -> bool:
-        """Look at a sweep; True ends the run."""
+        """Look at a sweep and return True to end the run."""
 
     def choose(self, last: Snapshot) -> Snapshot:
-        """Return what to keep of a run that ended with this snapshot."""
+        """Return the snapshot to keep of a run that ended with this one."""
 
 
 class FallingObjectiveError(ArithmeticError):
-    """The objective fell by more than rounding: never by the mathematics, so the program is wrong or out of range."""
+    """The objective fell by more than rounding: a bug, or numbers beyond the range of their precision."""
+
+
+class Until(NamedTuple):
+    """When to stop: after `max_iter` sweeps, or when the objective rises by less than `tol` (the paper's τ)."""
+
+    max_iter: int
+    tol: float
 
 
 def run(
@@ -116,37 +133,43 @@ def run(
     state: State,
     counts: Counts,
     backend: Backend,
+    until: Until,
     *,
-    max_iter: int,
-    tol: float,
     tie: Callable[[Factor], Ties] | None = None,
     resume: Snapshot | None = None,
     watch: Callable[[Snapshot], bool | None] = lambda snapshot: None,
 ) -> Run:
-    """Sweep until the objective's relative increase is below `tol` (the paper's τ), or `max_iter` times.
+    """Sweep until the objective has converged, the sweeps are used up, or somebody says stop.
 
-    `tie` makes ties from the items: they are refreshed after the sweeps `ties.REFRESHED_AFTER`, and a run that
-    would stop before the last of those refreshes once more instead and goes on with what it got. With `resume` the run
-    goes on from there, `state` being its state with allocations and exposures. `watch` is called after each sweep;
-    True ends the run. Ctrl-C ends it with the last finished sweep.
+    Parameters
+    ----------
+    state : State
+        Where to start, with its allocations and exposures.
+    tie : callable, optional
+        Makes ties from the items. They are refreshed after the sweeps `ties.REFRESHED_AFTER`. A run that would stop
+        before the last of those refreshes them once more and continues.
+    resume : Snapshot, optional
+        What to continue from; `state` is its state.
+    watch : callable
+        Called with a snapshot after each sweep; True ends the run. Ctrl-C ends it with the last finished sweep.
     """
     total_count = counts.total
     precision = ROUNDING * float(np.finfo(counts.by_user.dtype).eps)
-    # what Ctrl-C leaves
     last = resume or Snapshot(_kept(state), -math.inf, (), REFRESHED_AFTER if tie is not None else ())
     try:
         while True:
-            settled, pending = last.settled(tol), last.pending
+            settled, pending = last.settled(until.tol), last.pending
             if settled and not pending:
                 return Run(last, Ending.CONVERGED)
-            if last.sweep >= max_iter:
+            if last.sweep >= until.max_iter:
                 return Run(last, Ending.MAX_ITER)
             # The next step gets the only reference to the allocations and exposures, a third of the memory of a fit,
             # and may let go of them.
             handed = [state]
             del state
             if tie is not None and pending and (settled or last.sweep == pending[0]):
-                handed.append(retie(handed.pop(), tie(last.state.items), counts, backend))
+                ties, sum_users = tie(last.state.items), algorithm.begins_with_users
+                handed.append(retie(handed.pop(), ties, counts, backend, sum_users=sum_users))
                 pending = () if settled else pending[1:]
             before = handed[0].objective
             state = algorithm.step(handed.pop(), counts, backend)

@@ -5,8 +5,9 @@ x ~ Gamma(shape, rate):   ⟨x⟩ = shape/rate,   ⟨ln x⟩ = ψ(shape) − ln 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,33 +16,106 @@ from scipy.special import gammaln
 Array = NDArray[np.floating[Any]]
 
 
+@dataclass(frozen=True)
+class Prior:
+    """Gamma(shape, rate) on every entry of one side.
+
+    Attributes
+    ----------
+    shape : float
+        The same for all entries.
+    rate : float or array
+        The same for all entries, or an array rows × 1 with the rate of each row.
+    """
+
+    shape: float
+    rate: float | Array
+
+    @property
+    def per_row(self) -> bool:
+        """Whether each row has a rate of its own."""
+        return isinstance(self.rate, np.ndarray)
+
+    def extended(self, new: Factor) -> Prior:
+        """Return the prior with the rates of appended rows, where rows have their own."""
+        return replace(self, rate=np.concatenate((self.rate, new.prior_rate))) if self.per_row else self
+
+    def with_rows(self, rows: NDArray[np.intp], new: Factor) -> Prior:
+        """Return the prior with the rates of some rows replaced, where rows have their own."""
+        if not self.per_row:
+            return self
+        rates = np.array(self.rate)
+        rates[rows] = new.prior_rate
+        return replace(self, rate=rates)
+
+
 class Factor(Protocol):
-    """Rows × K entries, as the passes over the data see them."""
+    """Rows × K entries of one side.
+
+    Attributes
+    ----------
+    kind : str
+        Name in files: "gamma" or "point".
+    is_posterior : bool
+        Whether the entries have a distribution; a point has none, and so no prior either.
+    """
+
+    kind: ClassVar[str]
+    is_posterior: ClassVar[bool]
 
     @property
     def mean(self) -> Array:
-        """⟨x⟩."""
+        """⟨x⟩, rows × K."""
 
     @property
     def geometric_mean(self) -> Array:
-        """exp⟨ln x⟩."""
+        """exp⟨ln x⟩, rows × K."""
 
     @property
     def total(self) -> float:
         """Σ⟨x⟩ over all entries."""
 
     @property
+    def row_means(self) -> NDArray[np.float64]:
+        """Σ_k ⟨x⟩ of each row."""
+
+    @property
     def dimensions(self) -> tuple[int, int]:
-        """Rows and K."""
+        """Number of rows and K."""
+
+    @property
+    def prior_rate(self) -> Any:
+        """Rate of the prior: one number, an array rows × 1, or None for points."""
+
+    @property
+    def parameters(self) -> tuple[Array, ...]:
+        """The positive arrays that an algorithm updates."""
+
+    def divergence(self, prior: Prior) -> float:
+        """KL(q‖prior) summed over all entries; 0 for points."""
+
+    def prior_part(self, prior: Prior, row: int) -> Array:
+        """Return how much of a row's means the prior alone contributes, K numbers."""
+
+    def sampler(self, rows: NDArray[np.intp]) -> Callable[[np.random.RandomState], Array]:
+        """Return a function that draws the entries of some rows from their posterior."""
+
+    def append(self, new: Self) -> Self:
+        """Return a factor with more rows."""
+
+    def replace_rows(self, rows: NDArray[np.intp], new: Self) -> Self:
+        """Return a factor with some rows replaced."""
 
     def on_host(self) -> Factor:
-        """Return the same with arrays in NumPy's memory: itself, unless a backend keeps its own."""
+        """Return the same factor in NumPy's memory: itself, unless a backend keeps it elsewhere."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """Entries known as numbers: maximum likelihood, or a start."""
+    """Entries that are plain numbers: maximum likelihood, or a start."""
 
+    kind: ClassVar[str] = "point"
+    is_posterior: ClassVar[bool] = False
     value: Array
 
     @property
@@ -60,22 +134,53 @@ class Point:
         return float(self.value.sum(dtype=np.float64))
 
     @property
+    def row_means(self) -> NDArray[np.float64]:
+        """Σ_k of the values of each row."""
+        return np.asarray(self.mean.sum(axis=1, dtype=np.float64))
+
+    @property
     def dimensions(self) -> tuple[int, int]:
-        """Rows and K."""
+        """Number of rows and K."""
         n_rows, n_components = self.value.shape
         return n_rows, n_components
 
+    @property
+    def prior_rate(self) -> None:
+        """Points have no prior."""
+        return
+
+    @property
+    def parameters(self) -> tuple[Array, ...]:
+        """The values."""
+        return (self.mean,)
+
+    def divergence(self, prior: Prior) -> float:
+        """Points have no posterior to diverge."""
+        return 0.0
+
+    def prior_part(self, prior: Prior, row: int) -> Array:
+        """Points owe nothing to a prior."""
+        return np.zeros(self.dimensions[1])
+
+    def sampler(self, rows: NDArray[np.intp]) -> Callable[[np.random.RandomState], Array]:
+        """Points have no posterior to draw from."""
+        raise ValueError(
+            "maximum likelihood and averages of starts have no posterior to draw from; use factors='mean' instead"
+        )
+
+    def append(self, new: Point) -> Point:
+        """Return a factor with more rows."""
+        return Point(np.concatenate((self.mean, new.mean)))
+
+    def replace_rows(self, rows: NDArray[np.intp], new: Point) -> Point:
+        """Return a factor with some rows replaced."""
+        values = self.mean.copy()
+        values[rows] = new.mean
+        return Point(values)
+
     def on_host(self) -> Point:
-        """Return itself."""
+        """Return the same point in NumPy's memory."""
         return self
-
-
-@dataclass(frozen=True)
-class Prior:
-    """Gamma(shape, rate), the same for every entry of one side; or with a rate for each row, an array rows × 1."""
-
-    shape: float
-    rate: float | Array
 
 
 @dataclass(frozen=True)
@@ -84,11 +189,18 @@ class Gamma:
 
     Attributes
     ----------
-    mean, geometric_mean : arrays rows × K
-    exposed : array rows × K, or 1 × K where all rows share it; the rate is `prior_rate` + `exposed`
-    row_means, row_logs, row_entropies : arrays of one double a row: Σ_k ⟨x⟩, Σ_k ⟨ln x⟩, Σ_k entropy
+    mean, geometric_mean : array
+        ⟨x⟩ and exp⟨ln x⟩, rows × K.
+    exposed : array
+        Rows × K, or 1 × K where all rows share it. The rate is `prior_rate` + `exposed`.
+    prior_rate : float or array
+        Rate of the prior; rows × 1 where rows have their own.
+    row_means, row_logs, row_entropies : array
+        Σ_k ⟨x⟩, Σ_k ⟨ln x⟩ and Σ_k entropy, one double per row.
     """
 
+    kind: ClassVar[str] = "gamma"
+    is_posterior: ClassVar[bool] = True
     mean: Array
     geometric_mean: Array
     exposed: Array
@@ -114,13 +226,14 @@ class Gamma:
 
     @property
     def dimensions(self) -> tuple[int, int]:
-        """Rows and K."""
+        """Number of rows and K."""
         n_rows, n_components = self.mean.shape
         return n_rows, n_components
 
-    def on_host(self) -> Gamma:
-        """Return itself."""
-        return self
+    @property
+    def parameters(self) -> tuple[Array, ...]:
+        """Shapes and rates."""
+        return self.shape, self.rate
 
     def divergence(self, prior: Prior) -> float:
         """KL(q‖prior) = −entropy − ⟨ln prior⟩, summed over all entries."""
@@ -129,3 +242,43 @@ class Gamma:
         log_normalizer = n_components * (prior.shape * np.log(rate) - gammaln(prior.shape))
         expected_log_prior = log_normalizer + (prior.shape - 1) * self.row_logs - rate * self.row_means
         return float(-self.row_entropies.sum() - expected_log_prior.sum())
+
+    def prior_part(self, prior: Prior, row: int) -> Array:
+        """Return α^W/rate, the part of ⟨w⟩ = (α^W + allocated)/rate that no count contributes."""
+        rate = np.broadcast_to(self.rate, self.mean.shape)[row].astype(np.float64)
+        return np.asarray(np.minimum(prior.shape / rate, self.mean[row]))
+
+    def sampler(self, rows: NDArray[np.intp]) -> Callable[[np.random.RandomState], Array]:
+        """Return a function that draws the entries of some rows from their posterior."""
+        rate = np.broadcast_to(self.rate, self.mean.shape)[rows].astype(np.float64)
+        shape = self.mean[rows] * rate
+        return lambda rng: np.asarray(rng.standard_gamma(shape) / rate)
+
+    def append(self, new: Gamma) -> Gamma:
+        """Return a factor with more rows."""
+        parts = {}
+        for name, first, second in zip(_fields(), self._by_row(), new._by_row(), strict=True):
+            parts[name] = np.concatenate((first, second)) if np.ndim(first) else first
+        return Gamma(**parts)
+
+    def replace_rows(self, rows: NDArray[np.intp], new: Gamma) -> Gamma:
+        """Return a factor with some rows replaced."""
+        parts = {}
+        for name, old, values in zip(_fields(), self._by_row(), new._by_row(), strict=True):
+            parts[name] = np.array(old) if np.ndim(old) else old
+            if np.ndim(old):
+                parts[name][rows] = values
+        return Gamma(**parts)
+
+    def on_host(self) -> Gamma:
+        """Return the same posteriors in NumPy's memory."""
+        return self
+
+    def _by_row(self) -> list[Any]:
+        """The fields in their order, with `exposed` spread over all rows."""
+        values = {name: getattr(self, name) for name in _fields()}
+        return list((values | {"exposed": np.broadcast_to(self.exposed, self.mean.shape)}).values())
+
+
+def _fields() -> list[str]:
+    return [field.name for field in fields(Gamma)]

@@ -1,7 +1,7 @@
-"""What a model is made of, as arrays and plain values, and back: ids, counts, factors, settings, random generators.
+"""The parts of a model as arrays and plain values, and back: ids, counts, factors, settings, random generators.
 
-Each `pack_…` puts arrays into a dictionary, under names that begin alike, and returns what goes into the JSON document;
-each `unpack_…` takes them out again and checks them, as a file may say anything.
+Each `pack_…` puts arrays into a dictionary, under names with a common beginning, and returns what goes into the JSON
+document; each `unpack_…` takes them out again and checks them, because a file may say anything.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from numbers import Integral
 from typing import Any
 
@@ -18,7 +19,7 @@ import scipy.sparse as sp
 from nbmf.data.interactions import Ids, canonical, check_matrix
 from nbmf.model import Model
 from nbmf.model.factors import Factor, Gamma, Point, Prior
-from nbmf.model.likelihood import NegativeBinomial, Poisson
+from nbmf.model.likelihood import KINDS, Likelihood, NegativeBinomial, Poisson
 from nbmf.model.ties import Ties
 from nbmf.storage.container import Array, Arrays, Contents, StorageError
 
@@ -30,7 +31,7 @@ _MOST_BYTES = 2**32  # of strings of fixed width, each as wide as the widest
 
 
 def pack_number(value: float) -> float | str:
-    """JSON knows no infinity: write it as text."""
+    """Return a number for JSON, which has no infinity: that is written as text."""
     return float(value) if math.isfinite(value) else str(float(value))
 
 
@@ -39,11 +40,11 @@ def unpack_number(contents: Contents, name: str) -> float:
     found = contents.document.get(name)
     if type(found) is float or found in ("inf", "-inf", "nan"):
         return float(found)
-    raise contents.fault(f"its entry {name!r} is {found!r}, no number")
+    raise contents.fault(f"its entry {name!r} is {found!r}, not a number")
 
 
 def pack_quantity(name: str, value: float | Array, arrays: Arrays) -> float | str:
-    """One number for all, or an array of them by row or by column."""
+    """Pack one number for all, or an array of them by row or by column."""
     if isinstance(value, np.ndarray):
         arrays[name] = value
         return "array"
@@ -64,7 +65,7 @@ def unpack_quantity(contents: Contents, name: str, n_rows: int, n_columns: int) 
 
 
 def pack_ids(name: str, ids: Ids, arrays: Arrays) -> str:
-    """Numbers as they are; strings as UTF-8, one after the other, with where each ends. Return their type."""
+    """Pack numbers as they are and strings as UTF-8, one after the other, with their ends; return their type."""
     if ids.dtype.kind in "biuf":
         arrays[name] = ids
         return str(ids.dtype.newbyteorder("<"))
@@ -108,12 +109,12 @@ def unpack_ids(contents: Contents, name: str, kind: str, size: int | None = None
 
 
 def pack_counts(matrix: sp.csr_array, arrays: Arrays) -> None:
-    """Put in a canonical matrix, row by row."""
+    """Pack a canonical matrix, row by row."""
     arrays |= {"counts.data": matrix.data, "counts.indices": matrix.indices, "counts.indptr": matrix.indptr}
 
 
 def unpack_counts(contents: Contents, n_users: int, n_items: int) -> sp.csr_array:
-    """Return the matrix; compiled loops walk over it unchecked, so every index is checked here."""
+    """Return the matrix; compiled loops trust its indices, so every one is checked here."""
     data = contents.array("counts.data", "biuf", None)
     indices, indptr = unpack_cells(contents, "counts", len(data), n_users, n_items)
     matrix = sp.csr_array((data, indices, indptr), shape=(n_users, n_items))
@@ -125,7 +126,7 @@ def unpack_counts(contents: Contents, n_users: int, n_items: int) -> sp.csr_arra
 
 
 def pack_weights(weights: Array | sp.csr_array, intercept: Array, arrays: Arrays) -> dict[str, Any]:
-    """Put in item–item weights: a square array, or row by row where there are few, and the intercepts."""
+    """Pack item–item weights, a square array or row by row where there are few, and the intercepts."""
     arrays["intercept"] = intercept
     if isinstance(weights, np.ndarray):
         arrays["weights"] = weights
@@ -135,7 +136,7 @@ def pack_weights(weights: Array | sp.csr_array, intercept: Array, arrays: Arrays
 
 
 def unpack_weights(contents: Contents, n_items: int) -> tuple[Array | sp.csr_array, Array]:
-    """Return what `pack_weights` put in."""
+    """Return what `pack_weights` packed."""
     intercept = _finite(contents, "intercept", n_items)
     if contents.document.get("n_weights") is None:
         return _checked_weights(contents, _finite(contents, "weights", n_items, n_items), intercept)
@@ -157,7 +158,7 @@ def _checked_weights(
 
 
 def pack_unknown(matrix: sp.csr_array | None, arrays: Arrays) -> dict[str, Any]:
-    """Put in the cells that were left out of the likelihood, if any were."""
+    """Pack the cells that were left out of the likelihood, if any were."""
     if matrix is None:
         return {"n_unknown": None}
     ordered = canonical(matrix.copy())
@@ -166,7 +167,7 @@ def pack_unknown(matrix: sp.csr_array | None, arrays: Arrays) -> dict[str, Any]:
 
 
 def unpack_unknown(contents: Contents, n_users: int, n_items: int) -> sp.csr_array | None:
-    """Return what `pack_unknown` put in."""
+    """Return what `pack_unknown` packed."""
     if contents.document.get("n_unknown") is None:
         return None
     n_unknown = contents.value("n_unknown", int)
@@ -175,7 +176,7 @@ def unpack_unknown(contents: Contents, n_users: int, n_items: int) -> sp.csr_arr
 
 
 def unpack_cells(contents: Contents, name: str, size: int, n_users: int, n_items: int) -> tuple[Array, Array]:
-    """Return indices and indptr of so many cells, all of which were looked at, some at a time."""
+    """Return indices and indptr of so many cells, each of them checked, some at a time."""
     indices = contents.array(f"{name}.indices", "i", size)
     indptr = contents.array(f"{name}.indptr", "i", n_users + 1)
     if indptr[0] != 0 or indptr[-1] != size or np.any(indptr[1:] < indptr[:-1]):
@@ -192,17 +193,17 @@ def unpack_cells(contents: Contents, name: str, size: int, n_users: int, n_items
 
 
 def pack_factor(name: str, factor: Factor, arrays: Arrays) -> dict[str, Any]:
-    """All that is known of one side: the moments of a gamma, or values."""
-    if isinstance(factor, Gamma):
-        arrays |= {f"{name}.{part}": getattr(factor, part) for part in (*MOMENTS, *ROWS)}
-        rate = pack_quantity(f"{name}.prior_rate", factor.prior_rate, arrays)
-        return {f"{name}.law": "gamma", f"{name}.prior_rate": rate}
-    arrays[f"{name}.value"] = factor.mean
-    return {f"{name}.law": "point"}
+    """Pack all that is known of one side: the moments of a gamma, or values."""
+    document: dict[str, Any] = {f"{name}.law": factor.kind}
+    if not isinstance(factor, Gamma):
+        arrays[f"{name}.value"] = factor.mean
+        return document
+    arrays |= {f"{name}.{part}": getattr(factor, part) for part in (*MOMENTS, *ROWS)}
+    return document | {f"{name}.prior_rate": pack_quantity(f"{name}.prior_rate", factor.prior_rate, arrays)}
 
 
 def unpack_factors(contents: Contents, n_users: int, n_items: int) -> tuple[Factor, Factor]:
-    """Return both sides, as `pack_factor` put them in under "users" and "items"."""
+    """Return both sides, packed as "users" and "items"."""
     users, items = _unpack_factor(contents, "users", n_users), _unpack_factor(contents, "items", n_items)
     if type(users) is not type(items) or users.mean.shape[1] != items.mean.shape[1]:
         raise contents.fault("its users and its items have not the same components")
@@ -231,9 +232,34 @@ def _finite(contents: Contents, name: str, *shape: int | None) -> Array:
     return values
 
 
+def pack_likelihood(likelihood: Likelihood, arrays: Arrays) -> dict[str, Any]:
+    """Pack a likelihood: Poisson's and the negative binomial by α, which is infinite for Poisson; others by kind."""
+    if isinstance(likelihood, Poisson | NegativeBinomial):
+        return {"concentration": pack_quantity("concentration", likelihood.concentration, arrays)}
+    parameters = likelihood.parameters.items()
+    packed = {f"likelihood.{name}": pack_quantity(f"likelihood.{name}", value, arrays) for name, value in parameters}
+    return {"likelihood": likelihood.kind, **packed}
+
+
+def unpack_likelihood(contents: Contents, n_users: int, n_items: int) -> Likelihood:
+    """Return what `pack_likelihood` packed."""
+    if "likelihood" not in contents.document:
+        concentration = unpack_quantity(contents, "concentration", n_users, n_items)
+        is_poisson = isinstance(concentration, float) and concentration == math.inf
+        return Poisson() if is_poisson else NegativeBinomial(concentration)
+    kind = contents.value("likelihood", str)
+    if kind not in KINDS:
+        raise contents.fault(
+            f"its likelihood is {kind!r}, and the known ones are {', '.join(map(repr, KINDS))}; import the module that "
+            "defines it first"
+        )
+    names = [field.name for field in fields(KINDS[kind])]
+    return KINDS[kind](**{name: unpack_quantity(contents, f"likelihood.{name}", n_users, n_items) for name in names})
+
+
 def pack_model(model: Model, arrays: Arrays) -> dict[str, Any]:
-    """The law of the counts, known by its concentration, and the priors."""
-    document: dict[str, Any] = {"concentration": pack_quantity("concentration", model.likelihood.concentration, arrays)}
+    """Pack the likelihood of the counts and the priors."""
+    document = pack_likelihood(model.likelihood, arrays)
     for name, prior in (("users", model.user_prior), ("items", model.item_prior)):
         document[f"{name}.prior.shape"] = pack_number(prior.shape)
         document[f"{name}.prior.rate"] = pack_quantity(f"{name}.prior.rate", prior.rate, arrays)
@@ -241,21 +267,21 @@ def pack_model(model: Model, arrays: Arrays) -> dict[str, Any]:
 
 
 def unpack_model(contents: Contents, n_users: int, n_items: int) -> Model:
-    """Return what `pack_model` put in."""
-    concentration = unpack_quantity(contents, "concentration", n_users, n_items)
+    """Return what `pack_model` packed."""
     priors = [
         Prior(unpack_number(contents, f"{name}.prior.shape"), unpack_quantity(contents, f"{name}.prior.rate", size, 1))
         for name, size in (("users", n_users), ("items", n_items))
     ]
-    is_poisson = isinstance(concentration, float) and concentration == math.inf
     try:
-        return Model(Poisson() if is_poisson else NegativeBinomial(concentration), *priors)
-    except ValueError as error:
+        return Model(unpack_likelihood(contents, n_users, n_items), *priors)
+    except StorageError:
+        raise
+    except (TypeError, ValueError) as error:
         raise contents.fault(str(error)) from None
 
 
 def pack_ties(ties: Ties | None, arrays: Arrays) -> dict[str, Any]:
-    """The cluster of each item, if any are tied."""
+    """Pack the cluster of each item, if any are tied."""
     if ties is None:
         return {"n_clusters": None}
     arrays["ties"] = ties.labels
@@ -263,7 +289,7 @@ def pack_ties(ties: Ties | None, arrays: Arrays) -> dict[str, Any]:
 
 
 def unpack_ties(contents: Contents, n_items: int) -> Ties | None:
-    """Return what `pack_ties` put in."""
+    """Return what `pack_ties` packed."""
     if contents.document.get("n_clusters") is None:
         return None
     n_clusters = contents.value("n_clusters", int)
@@ -274,17 +300,16 @@ def unpack_ties(contents: Contents, n_items: int) -> Ties | None:
 
 
 def pack_settings(settings: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
-    """What an estimator was made with: plain values, starts as arrays, a random generator as its state."""
+    """Pack the settings of an estimator: plain values, starts as arrays, a random generator as its state."""
     return {name: _pack_setting(f"settings.{name}", value, arrays) for name, value in settings.items()}
 
 
 def _pack_setting(name: str, value: Any, arrays: Arrays) -> Any:
     if value is None or isinstance(value, bool | str):
         return value
-    if isinstance(value, np.bool_ | Integral):
-        return bool(value) if isinstance(value, np.bool_) else int(value)
-    if isinstance(value, float | np.floating):
-        return {"float": pack_number(float(value))} if not math.isfinite(value) else float(value)
+    if isinstance(value, np.bool_ | Integral | float | np.floating):
+        plain = value.item() if isinstance(value, np.generic) else value
+        return plain if math.isfinite(plain) else {"float": pack_number(plain)}
     if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic | float)):
         return np.dtype(value).name
     if isinstance(value, np.random.RandomState):
@@ -292,12 +317,15 @@ def _pack_setting(name: str, value: Any, arrays: Arrays) -> Any:
     if isinstance(value, tuple | list) and all(np.asarray(part).dtype.kind in "biuf" for part in value):
         arrays |= {f"{name}.{n}": np.asarray(part) for n, part in enumerate(value)}
         return {"arrays": len(value)}
+    if isinstance(value, Likelihood):
+        parts = {part: pack_quantity(f"{name}.{part}", each, arrays) for part, each in value.parameters.items()}
+        return {"likelihood": value.kind, "parameters": parts}
     setting = name.removeprefix("settings.")
     raise StorageError(f"{setting} is {value!r}; a file cannot hold a {type(value).__name__}, so change this setting")
 
 
 def unpack_settings(contents: Contents) -> dict[str, Any]:
-    """Return what `pack_settings` put in."""
+    """Return what `pack_settings` packed."""
     settings = contents.value("settings", dict)
     return {name: _unpack_setting(contents, f"settings.{name}", value) for name, value in settings.items()}
 
@@ -313,11 +341,14 @@ def _unpack_setting(contents: Contents, name: str, value: Any) -> Any:
         keys = [f"{name}.{n}" for n in range(min(value["arrays"], 1 + len(contents.arrays)))]
         if set(keys) <= set(contents.arrays):
             return tuple(contents.arrays[key] for key in keys)
+    if isinstance(value, dict) and list(value) == ["likelihood", "parameters"] and value["likelihood"] in KINDS:
+        parts = {part: contents.arrays.get(f"{name}.{part}", each) for part, each in value["parameters"].items()}
+        return KINDS[value["likelihood"]](**parts)
     raise contents.fault(f"{name!r} is {value!r}")
 
 
 def pack_generator(name: str, state: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
-    """Where a generator stands in its stream: its `get_state(legacy=False)`."""
+    """Pack the position of a generator in its stream: its `get_state(legacy=False)`."""
     if state["bit_generator"] != "MT19937":
         raise StorageError(f"a file cannot hold a random generator {state['bit_generator']}, only RandomState's own")
     arrays[f"{name}.key"] = state["state"]["key"]
@@ -325,7 +356,7 @@ def pack_generator(name: str, state: Mapping[str, Any], arrays: Arrays) -> dict[
 
 
 def unpack_generator(contents: Contents, name: str, entry: Any) -> np.random.RandomState:
-    """Return a generator at the same place."""
+    """Return a generator at the same position."""
     key = contents.array(f"{name}.key", "u", 624)
     match entry:
         case {"position": int(position), "has_gauss": 0 | 1 as has_gauss, "gauss": float(gauss)} if (

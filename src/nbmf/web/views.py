@@ -89,7 +89,7 @@ class Views:
     @cached_property
     def _counts(self) -> Any:
         """What was fitted, users × items, if the model keeps it."""
-        return getattr(getattr(self.model, "_fitted", None), "counts", None)
+        return getattr(getattr(self.model, "result_", None), "counts", None)
 
     @cached_property
     def takers(self) -> NDArray[np.intp]:

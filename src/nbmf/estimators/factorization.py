@@ -1,0 +1,432 @@
+"""Estimators with factors: the facade of everything that needs W and H."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import Any, Self, cast
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import Tags, check_random_state
+
+from nbmf.backends import Backend, make_backend
+from nbmf.data.interactions import Interactions
+from nbmf.estimators import explain, grow, predictive
+from nbmf.estimators.base import Recommender
+from nbmf.estimators.explain import Alike, Exposures
+from nbmf.estimators.factorize import Control, Recipe, factorize
+from nbmf.estimators.fit import FactorFit
+from nbmf.estimators.predictive import Predictive
+from nbmf.estimators.validation import one_of
+from nbmf.inference.accelerate import Accelerated
+from nbmf.inference.cavi import CAVI
+from nbmf.inference.hyperparameters import Learned
+from nbmf.inference.mm import MM
+from nbmf.inference.run import Algorithm, Until
+from nbmf.model import Model
+from nbmf.model.factors import Prior
+from nbmf.model.likelihood import Likelihood, Poisson
+from nbmf.storage.container import Path, StorageError
+
+Array = NDArray[np.floating[Any]]
+
+ALGORITHMS: dict[str, type[CAVI] | type[MM]] = {"cavi": CAVI, "mm": MM}
+CHEAP_CELLS = 4_000_000
+CHEAP_CELLS_PER_NONZERO = 32
+
+
+class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommender):  # type: ignore[misc]
+    """Matrix factorization of counts with any likelihood: y_ui given μ_ui = [WHᵀ]_ui.
+
+    `NBMF` and `PoissonMF` are this with a likelihood of their own. A likelihood without a compiled kernel needs
+    backend="reference".
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+        An instance of a subclass of `nbmf.model.likelihood.Likelihood`.
+
+    The others are those of `NBMF`.
+    """
+
+    likelihood: Any
+    n_components: int
+    user_shape: float
+    item_shape: float
+    rates: str
+    shapes: str
+    inference: str
+    exposure: str
+    n_clusters: int
+    init: str | tuple[ArrayLike, ArrayLike]
+    accelerate: bool
+    random_state: Any
+    verbose: bool
+    result_: FactorFit
+
+    user_factors_: NDArray[Any]
+    item_factors_: NDArray[Any]
+
+    def __init__(
+        self,
+        n_components: int = 50,
+        *,
+        likelihood: Likelihood = Poisson(),  # noqa: B008 (a value)
+        user_shape: float = 1.0,
+        item_shape: float = 1.0,
+        rates: str = "shared",
+        shapes: str = "fixed",
+        inference: str = "cavi",
+        exposure: str = "auto",
+        n_clusters: int = 64,
+        init: str | tuple[ArrayLike, ArrayLike] = "random",
+        max_iter: int = 500,
+        tol: float = 1e-5,
+        accelerate: bool = False,
+        backend: str = "auto",
+        n_threads: int | None = None,
+        dtype: str = "float32",
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self._keep(locals())
+
+    def fit(self, X: Any, y: None = None, *, unknown: Any = None, **control: Any) -> Self:
+        """Factorize a users × items matrix of counts. Ctrl-C keeps the last finished sweep and warns.
+
+        Parameters
+        ----------
+        X : Interactions, sparse matrix, array or data frame
+            Of shape (n_users, n_items), any finite numbers from 0. What a sparse matrix does not store is a zero.
+        y : None
+            Ignored.
+        unknown : Interactions, sparse matrix or array, optional
+            Of X's shape and ids. The cells it stores are left out of the likelihood, whatever X has there: nothing is
+            known of them, so no count is not a zero.
+        callbacks : iterable of callables, optional
+            Called after each sweep with a snapshot (`sweep`, `objective`, `user_factors`, `item_factors`), such as
+            `lambda s: mlflow.log_metric("objective", s.objective, step=s.sweep)`. One that returns True ends the fit.
+        stopping : EarlyStopping, optional
+            Ends the fit when held-out data says so, and keeps the best sweep.
+        checkpoint : path, optional
+            A file from which the fit can be resumed if it is cut short. It is replaced now and then and once more at
+            the end, also after Ctrl-C. If that fails, the fit warns and continues.
+        checkpoint_every : int or timedelta
+            Number of sweeps or time between checkpoints, one minute by default.
+        resume : path, optional
+            A checkpoint to resume from, with the same data and settings (max_iter, tol, n_threads and verbose may
+            change). The result is that of an undisturbed fit, bit for bit.
+
+        Returns
+        -------
+        self
+        """
+        return self.fit_with(None, X, unknown=unknown, **control)
+
+    def fit_with(self, backend: Backend | None, X: Any, **control: Any) -> Self:
+        """Fit by a backend that was made elsewhere; None for the one that the settings name."""
+        with self._refitting():
+            self._check_settings()
+            watched, likelihood = Control(**control), self._likelihood()
+            data, rng = self._take(X), check_random_state(self.random_state)
+            n_clusters = self._n_ties(data.matrix, likelihood)
+            backend = backend or make_backend(
+                self.backend, self.n_threads, self._work(data.matrix, likelihood, n_clusters)
+            )
+            self._become(factorize(self._recipe(likelihood, n_clusters), data, backend, rng, watched))
+        return self
+
+    def transform(self, X: Any, *, unknown_items: str = "error") -> Array:
+        """Return the factors of new users with the items' factors fixed: those that a fit would find.
+
+        A row's own update is repeated until it changes the row by less than `tol`, relative to its size, at most 1000
+        times. A row of the data of a converged fit gets the factors of the fit, up to that tolerance; where a row's
+        objective has several peaks, as with shapes far below 1, perhaps those of another peak. A row without counts
+        says that the user took none of the items. The model does not change.
+
+        Parameters
+        ----------
+        X : Interactions, sparse matrix, array or data frame
+            Items of Interactions are matched by id; otherwise there is one column per item of the fit.
+        unknown_items : "error" or "ignore"
+            Whether items that were not fitted are an error or are left out with a warning that counts them.
+
+        Returns
+        -------
+        array
+            Posterior means ("cavi") or points ("mm"), rows × K.
+
+        Examples
+        --------
+        >>> import nbmf
+        >>> model = nbmf.NBMF(2, random_state=0, tol=1e-9, dtype="float64").fit([[4, 0, 1], [0, 3, 0], [5, 1, 2]])
+        >>> bool(abs(model.transform([[4, 0, 1]]) - model.user_factors_[0]).max() < 1e-4)
+        True
+        """
+        return self._fit.factors_of(self._rows(X, unknown_items), self._resources).mean
+
+    def exposures(self, user: Any) -> Exposures:
+        """Return how exposed a user was to each item the user has: ⟨a_ui⟩ = (α+y)/(α+μ), Eq. (update_a)."""
+        return explain.exposures(self._fit, user)
+
+    def similar_users(self, user: Any, n: int = 10) -> Alike:
+        """Return the n users most similar to one: cosines of their expected counts by component, Σ_i⟨w_uk⟩⟨h_ik⟩."""
+        return explain.similar_users(self._fit, user, n)
+
+    def predictive(
+        self, users: ArrayLike, items: ArrayLike, *, factors: str = "mean", n_draws: int = 200, seed: int = 0
+    ) -> Predictive:
+        """Return the distribution of new counts y* of pairs of ids: mean, sd, intervals, probabilities.
+
+        Parameters
+        ----------
+        users, items : id or list of ids
+            Pairs, or one of either for all of the other.
+        factors : "mean" or "posterior"
+            "mean" takes the factors at their posterior means, so the spread is that of the counts alone. "posterior"
+            is the mixture over draws of W and H ("cavi"), which accounts for the uncertainty of users with few counts.
+            Variational posteriors are narrower than the true ones, so this is the least that must be added.
+        n_draws : int
+            Number of draws; each draws one gamma number per entry of the users' and items' rows.
+        seed : int
+            Seed of the draws.
+
+        Examples
+        --------
+        >>> import nbmf
+        >>> model = nbmf.NBMF(2, random_state=0).fit([[4, 0, 1], [0, 3, 0], [5, 1, 2]])
+        >>> new = model.predictive(0, [0, 1])
+        >>> new.at_least(1) + new.probability(0)
+        array([1., 1.])
+        >>> wider = model.predictive(0, [0, 1], factors="posterior")
+        >>> bool((wider.sd > new.sd).all())
+        True
+        """
+        one_of("factors", factors, ("mean", "posterior"))
+        if factors == "mean":
+            return predictive.predictive(self._fit, users, items)
+        return predictive.predictive_drawn(self._fit, users, items, n_draws, seed)
+
+    def score(self, X: Any, y: None = None) -> float:
+        """Return the mean of ln p(count) over the cells of X, larger is better: see `score_samples` for which cells.
+
+        Examples
+        --------
+        >>> import nbmf
+        >>> train, test = nbmf.datasets.simulate(60, 40, n_components=3, seed=0).split(seed=0)
+        >>> model = nbmf.NBMF(3, random_state=0).fit(train)
+        >>> bool(np.isclose(model.score(test), nbmf.evaluation.log_likelihood(model, train, test).mean))
+        True
+        """
+        total, n_cells = self._log_probabilities(X)
+        return float(total.sum() / n_cells.sum()) if n_cells.any() else math.nan
+
+    def score_samples(self, X: Any) -> NDArray[np.float64]:
+        """Return, for each row of X, the mean of ln p(count) over its cells, at the posterior means of the factors.
+
+        Users of the fit, named by the ids of Interactions, are scored with their factors on the cells that were not in
+        the training data: held-out counts and all the zeros. Anybody else, and every row of a matrix, array or data
+        frame, is folded in first and then scored on the whole row, which is held out from the items' factors but not
+        from the user's.
+
+        Parameters
+        ----------
+        X : Interactions, sparse matrix, array or data frame
+            As for `transform`.
+
+        Returns
+        -------
+        array
+            One number per row; −∞ if a count is impossible (intensity 0), NaN for a user without such cells.
+        """
+        total, n_cells = self._log_probabilities(X)
+        return np.asarray(np.divide(total, n_cells, out=np.full(len(total), np.nan), where=n_cells > 0))
+
+    def _log_probabilities(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        rows = self._rows(X)
+        known = self._fit.user_lookup.find(rows.ids)[1] & isinstance(X, Interactions)
+        return predictive.score_rows(self._fit, rows, known, self._resources)
+
+    def add_users(self, data: Any, *, unknown_items: str = "error") -> Self:
+        """Add new users to the model, with factors as `transform` finds them; nothing else changes.
+
+        Parameters
+        ----------
+        data, unknown_items
+            As for `transform`. The users of Interactions must be new; rows of a matrix get the numbers after the
+            largest user id.
+
+        Examples
+        --------
+        >>> import nbmf
+        >>> model = nbmf.NBMF(2, random_state=0).fit([[4, 0, 1], [0, 3, 0], [5, 1, 2]])
+        >>> model.add_users([[3, 0, 0]]).recommend(3, n=1).items
+        array([[2]])
+        """
+        new = self._rows(data, unknown_items)
+        named = new if isinstance(data, Interactions) else grow.next_users(self._fit, new.counts)
+        self._become(grow.add_users(self._fit, named, self._resources))
+        return self
+
+    def add_items(self, data: Any) -> Self:
+        """Add new items to the model, with factors from the users' as they are; nothing else changes.
+
+        The mirror image of `add_users`. Exposures of a new item are exact, one per user; if those of the model are
+        tied, the item joins the cluster whose mean is nearest to its own.
+
+        Parameters
+        ----------
+        data : Interactions, matrix or array
+            Interactions of new items and users of the fit; or one row per user of the fit and one column per new item,
+            which get the numbers after the largest item id.
+
+        Examples
+        --------
+        >>> import nbmf
+        >>> model = nbmf.NBMF(2, random_state=0).fit([[4, 0, 1], [0, 3, 0], [5, 1, 2]])
+        >>> model.add_items([[0], [2], [0]]).items_
+        array([0, 1, 2, 3])
+        """
+        self._become(grow.add_items(self._fit, data, self._resources))
+        return self
+
+    def partial_fit(self, X: Any, y: None = None, *, refresh: int = 0) -> Self:
+        """Continue with more data: users and items may appear, and counts of known pairs are added up.
+
+        Users who have counts in the data get factors for all of their counts, new items get theirs, and all other
+        factors stay; with `refresh`, everybody's are then refreshed by sweeps from where they are. On an estimator that
+        is not fitted this is `fit`.
+
+        Parameters
+        ----------
+        X : Interactions, sparse matrix, array or data frame
+            Rows of a matrix, with one column per item of the fit, are new users and get the numbers after the largest
+            user id.
+        y : None
+            Ignored.
+        refresh : int
+            Number of sweeps over all the data, old and new. With sweeps, `objective_` and `n_iter_` are theirs.
+
+        Examples
+        --------
+        >>> import nbmf
+        >>> data = nbmf.Interactions.from_arrays(["ann", "bob", "bob"], ["jazz", "jazz", "folk"])
+        >>> model = nbmf.NBMF(2, random_state=0).fit(data)
+        >>> more = nbmf.Interactions.from_arrays(["ann", "cy"], ["jazz", "soul"])
+        >>> model.partial_fit(more, refresh=5).recommend("cy", n=1).items
+        array([['jazz']], dtype='<U4')
+        >>> model.exposures("ann").count
+        array([2])
+        """
+        if not hasattr(self, "result_"):
+            return self.fit(X, y)
+        if not isinstance(refresh, Integral) or refresh < 0:
+            raise ValueError(f"refresh is {refresh!r}; it must be a whole number of sweeps from 0")
+        if isinstance(X, Interactions):
+            grown = grow.add_counts(self._fit, X, self._resources)
+        else:
+            grown = grow.add_users(self._fit, grow.next_users(self._fit, self._rows(X).counts), self._resources)
+        self._become(grow.refresh(grown, self._algorithm(), int(refresh), self._resources) if refresh else grown)
+        return self
+
+    @property
+    def _fit(self) -> FactorFit:
+        return cast("FactorFit", super()._fit)
+
+    @property
+    def _n_features_out(self) -> int:
+        """Number of columns of `transform`, for scikit-learn."""
+        return int(self.item_factors_.shape[1])
+
+    def _become(self, result: FactorFit) -> None:  # type: ignore[override]
+        super()._become(result)
+        self.user_posterior_, self.item_posterior_ = result.user_posterior, result.item_posterior
+        self.user_factors_, self.item_factors_ = result.user_posterior.mean, result.item_posterior.mean
+        self.components_ = self.item_factors_.T
+        self.concentration_ = result.model.likelihood.concentration
+        if result.exposure is not None:
+            self.exposure_ = result.exposure
+
+    def save(self, path: Path) -> None:
+        """Write the model to a file from which `nbmf.load(path)` restores it: see `Recommender.save`."""
+        self._check_unchanged()
+        super().save(path)
+
+    def _check_unchanged(self) -> None:
+        fit = self._fit
+        if self.user_factors_ is not fit.user_posterior.mean or self.item_factors_ is not fit.item_posterior.mean:
+            raise StorageError("the factors are no longer those of the fit; a model file holds what was fitted")
+
+    def _check_fit(self, fit: FactorFit) -> None:
+        """Check what a file says was fitted with these settings."""
+
+    def _likelihood(self) -> Likelihood:
+        if not isinstance(self.likelihood, Likelihood):
+            raise ValueError(f"likelihood is {self.likelihood!r}; it must be a nbmf.model.likelihood.Likelihood")
+        return self.likelihood
+
+    def _input(self) -> str:
+        """Which form of the counts the likelihood sees."""
+        return "counts"
+
+    def _n_ties(self, matrix: sp.csr_array, likelihood: Likelihood) -> int | None:
+        """Return the number of item clusters whose zero cells share an exposure; None ties nothing."""
+        if not likelihood.has_exposure:
+            return None
+        one_of("exposure", self.exposure, ("auto", "exact", "tied"))
+        if self.n_clusters < 1:
+            raise ValueError(f"n_clusters is {self.n_clusters}; it must be a whole number from 1")
+        cells = matrix.shape[0] * matrix.shape[1]
+        cheap = cells <= max(CHEAP_CELLS, CHEAP_CELLS_PER_NONZERO * matrix.nnz)
+        return None if self.exposure == "exact" or (self.exposure == "auto" and cheap) else self.n_clusters
+
+    def _work(self, matrix: sp.csr_array, likelihood: Likelihood, n_clusters: int | None) -> float:
+        """Return the number of products per sweep: over the non-zeros, or over all cells if exposures are exact."""
+        every_cell = likelihood.has_exposure and n_clusters is None
+        return (float(matrix.shape[0]) * matrix.shape[1] if every_cell else float(matrix.nnz)) * self.n_components
+
+    def _learned(self) -> Learned:
+        """Return which hyper-parameters are learned."""
+        for name, allowed in (("rates", ("shared", "per_row")), ("shapes", ("fixed", "learn"))):
+            value = getattr(self, name)
+            one_of(name, value, allowed)
+            if value != allowed[0] and self.inference == "mm":
+                raise ValueError(f"{name} is {value!r}, but maximum likelihood ('mm') has no priors; use 'cavi'")
+        return Learned(rates=self.rates == "per_row", shapes=self.shapes == "learn")
+
+    def _algorithm(self) -> Algorithm:
+        algorithm = ALGORITHMS[self.inference](self._learned())
+        return Accelerated(algorithm) if self.accelerate else algorithm
+
+    def _recipe(self, likelihood: Likelihood, n_clusters: int | None) -> Recipe:
+        return Recipe(
+            name=type(self).__name__,
+            settings=self.get_params(deep=False),
+            model=Model(likelihood, *(Prior(shape, shape) for shape in (self.user_shape, self.item_shape))),
+            algorithm=self._algorithm(),
+            n_components=self.n_components,
+            n_clusters=n_clusters,
+            init=self.init,
+            input=self._input(),
+            dtype=self.dtype,
+            until=Until(self.max_iter, self.tol),
+            verbose=self.verbose,
+        )
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if not isinstance(self.n_components, Integral) or self.n_components < 1:
+            raise ValueError(f"n_components is {self.n_components!r}; it must be a whole number from 1")
+        for name in ("user_shape", "item_shape"):
+            value = getattr(self, name)
+            if not isinstance(value, Real) or not 0 < float(value) < np.inf:
+                raise ValueError(f"{name} is {value!r}; a gamma prior needs a positive shape")
+        one_of("inference", self.inference, ALGORITHMS)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags: Tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []  # `dtype` sets the type of the factors
+        return tags

@@ -1,0 +1,115 @@
+"""What a fit of item–item weights leaves: μ_ui = b_i + Σ_{j≠i} x_uj B_ji."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from nbmf.estimators.fit import BLOCK_CELLS, Array, FitResult, NewRows, Reasons, check_at_least_one
+from nbmf.estimators.fold_in import Resources, formed
+from nbmf.estimators.ranking import ModelScores
+from nbmf.model.likelihood import Likelihood, NegativeBinomial
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WeightFit(FitResult):
+    """A fit of item–item weights.
+
+    Attributes
+    ----------
+    input, target : str
+        Which of FORMS the model sees of a user's counts, and which it predicts.
+    concentration : float
+        α.
+    weights : array or csr_array
+        B, items × items: how much one unit of input of the row's item adds to the expected target of the column's;
+        sparse if items have few neighbours.
+    intercept : array
+        b, one per item.
+    """
+
+    input: str
+    target: str
+    concentration: float
+    weights: Any
+    intercept: NDArray[Any]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the weights."""
+        return self.intercept.dtype
+
+    def scores(self) -> ModelScores:
+        """Return μ of all fitted users."""
+        return self._scores(self.counts)
+
+    def scores_of(self, rows: NewRows, resources: Resources) -> ModelScores:
+        """Return μ of new users."""
+        return self._scores(rows.counts)
+
+    def _scores(self, counts: sp.csr_array) -> ModelScores:
+        return ModelScores(lambda which: self.intensities(counts[which]), counts.shape[0], len(self.items))
+
+    def intensities(self, counts: sp.csr_array) -> Array:
+        """Return μ of rows of counts for all items."""
+        products = formed(counts, self.input, self.dtype) @ self.weights
+        dense = products.toarray() if sp.issparse(products) else products
+        return np.asarray(dense + self.intercept)
+
+    def expected(self, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Array:
+        """Return μ of pairs."""
+        few, row = np.unique(rows, return_inverse=True)
+        step = max(1, BLOCK_CELLS // len(self.items))
+        found, order = np.empty(len(rows), self.dtype), np.argsort(row, kind="stable")
+        bounds = np.searchsorted(row[order], np.arange(0, len(few) + step, step))
+        for n, start in enumerate(range(0, len(few), step)):
+            inside = order[bounds[n] : bounds[n + 1]]
+            block = self.intensities(self.counts[few[start : start + step]])
+            found[inside] = block[row[inside] - start, columns[inside]]
+        return found
+
+    def expected_of(self, rows: NewRows, columns: NDArray[np.intp], resources: Resources) -> Array:
+        """Return μ of one new user for some items."""
+        return np.asarray(self.intensities(rows.counts)[0, columns])
+
+    def totals_of(self, rows: NewRows, resources: Resources) -> Array:
+        """Return the sum of each new user's μ over all items."""
+        return np.asarray(self.intensities(rows.counts).sum(axis=1))
+
+    def likelihood_of(self, rows: NDArray[np.intp] | None, columns: NDArray[np.intp]) -> Likelihood:
+        """Return the likelihood of new counts, which is known only where counts are the target."""
+        if self.target != "counts":
+            raise ValueError(
+                f"the model was fitted with target={self.target!r}, so it has no likelihood of counts; fit with "
+                "target='counts'"
+            )
+        return NegativeBinomial(self.concentration)
+
+    def reasons(
+        self, row: int | None, taken: sp.csr_array, columns: NDArray[Any], column: int, resources: Resources
+    ) -> Reasons:
+        """Split b_i + Σ_j x_uj B_ji, in which nothing is approximate."""
+        x = formed(taken, self.input, np.float64).toarray()[0, columns]
+        contributions, prior = x * self._into(column)[columns], float(self.intercept[column])
+        return Reasons(contributions, prior, float(np.sort(contributions)[::-1].sum()) + prior)
+
+    def similar_items(self, column: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+        """Return the items with the largest √(B_ji B_ij); fewer than n where fewer have both weights."""
+        check_at_least_one(n)
+        mutual = np.sqrt(self._into(column) * self._from(column))
+        near = np.argsort(-mutual, kind="stable")[: min(int(n), np.count_nonzero(mutual))]
+        return near, mutual[near]
+
+    def _into(self, item: int) -> NDArray[np.float64]:
+        """Return the weights of all items in an item's score."""
+        found = self.weights[:, [item]].toarray().ravel() if sp.issparse(self.weights) else self.weights[:, item]
+        return np.asarray(found, np.float64)
+
+    def _from(self, item: int) -> NDArray[np.float64]:
+        """Return the weights of an item in the scores of all items."""
+        found = self.weights[[item]].toarray().ravel() if sp.issparse(self.weights) else self.weights[item]
+        return np.asarray(found, np.float64)
