@@ -26,6 +26,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import nbmf
+from helpers import assert_same_interactions as assert_same
 from nbmf.data import read as reading
 from nbmf.data.interactions import Interactions
 from nbmf.data.read import ReadError, read_interactions
@@ -36,18 +37,6 @@ PLAYS = b"ann\tjazz\t3\nbob\tjazz\t1\nann\tfolk\t12\n"
 ANN_AND_BOB = Interactions.from_arrays(["ann", "bob", "ann"], ["jazz", "jazz", "folk"], [3, 1, 12])
 FILLER = b"".join(b"user%040d,item%040d,%d\n" % (k % 977, k % 1013, k % 7) for k in range(11_500))  # over 1 MB
 quick = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-def assert_same(data: Interactions, expected: Interactions) -> None:
-    assert data.users.tolist() == expected.users.tolist()
-    assert data.items.tolist() == expected.items.tolist()
-    assert data.matrix.dtype == np.int64
-    assert data.matrix.has_canonical_format
-    assert (data.matrix.data != 0).all()
-    np.testing.assert_array_equal(data.matrix.indptr, expected.matrix.indptr)
-    np.testing.assert_array_equal(data.matrix.indices, expected.matrix.indices)
-    np.testing.assert_array_equal(data.matrix.data, expected.matrix.data)
-    assert data.n_repeated == expected.n_repeated
 
 
 def written(folder: Path, content: bytes | str, name: str = "plays.txt") -> Path:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 
 import nbmf
-from conftest import count_matrices, small_matrix
+from helpers import count_matrices, small_matrix
 from nbmf.inference.run import run
 
 MODELS = [

@@ -8,7 +8,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import nbmf
-from conftest import small_matrix
+from helpers import small_matrix
 
 ESTIMATORS = [
     nbmf.NBMF(2, max_iter=30, random_state=0),

@@ -263,14 +263,14 @@ def test_the_authors_split_is_that_of_his_seed(data_folder, taste_profile):
 
 
 @pytest.fixture(scope="module")
-def typed(plays, results):
+def command(plays, results):
     """Go on in the folder of the finished runs: there is nothing left but the report."""
     return ["reproduce", str(plays), "-o", str(results.folder.path), "-k", "2,3", "--starts", "2"]
 
 
 @pytest.fixture(scope="module")
-def answer(typed):
-    result = CliRunner().invoke(main, [*typed, "--json"])
+def answer(command):
+    result = CliRunner().invoke(main, [*command, "--json"])
     assert result.exit_code == 0, result.output
     return result
 
@@ -300,12 +300,12 @@ def test_the_command_shows_the_verdicts(results, capsys):
         assert str(entry) in shown
 
 
-def test_the_command_refuses_in_a_sentence(typed, tmp_path):
+def test_the_command_refuses_in_a_sentence(command, tmp_path):
     for wrong, message in (
-        ([*typed, "--seed", "5"], "holds another experiment: its grid seed is 0, not 5"),
-        ([*typed, "--portrait", "nobody"], "user 'nobody' is not among"),
+        ([*command, "--seed", "5"], "holds another experiment: its grid seed is 0, not 5"),
+        ([*command, "--portrait", "nobody"], "user 'nobody' is not among"),
         (["reproduce", str(tmp_path / "none.csv")], "there is no such file"),
-        ([*typed, "-k", "5,x"], "'x' is not a whole number from 1"),
+        ([*command, "-k", "5,x"], "'x' is not a whole number from 1"),
     ):
         result = CliRunner().invoke(main, wrong)
         assert result.exit_code == 2, result.output

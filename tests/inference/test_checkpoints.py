@@ -12,7 +12,7 @@ import pytest
 from sklearn.base import clone
 
 import nbmf
-from conftest import small_matrix
+from helpers import small_matrix
 from nbmf.inference.progress import Interval
 from nbmf.storage import container
 from nbmf.storage.container import MissingStorageError, StorageError

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nbmf
-from conftest import count_matrices, small_matrix
+from helpers import assert_same_interactions, count_matrices, small_matrix, write_rows
 from nbmf.backends.cost import COMPILING, Sizes, continued
 from nbmf.data.text import ReadError
 from nbmf.storage import counts as compacting
@@ -23,8 +23,11 @@ from nbmf.storage.container import StorageError, read, write
 
 
 def written(path, users, items, counts):
-    path.write_text("".join(f"{u}\t{i}\t{c}\n" for u, i, c in zip(users, items, counts, strict=True)))
-    return path
+    return write_rows(path, zip(users, items, counts, strict=True), separator="\t")
+
+
+def assert_same(ours, plain):
+    assert_same_interactions(ours, plain, dtype=ours.matrix.dtype)
 
 
 @pytest.fixture
@@ -33,14 +36,6 @@ def plays(tmp_path):
     rng = np.random.default_rng(0)
     users, items = rng.integers(0, 30, 400), rng.integers(0, 12, 400)
     return written(tmp_path / "plays.tsv", [f"user{u}" for u in users], items, rng.integers(0, 5, 400))
-
-
-def assert_same(ours, plain):
-    assert ours.users.tolist() == plain.users.tolist()
-    assert ours.items.tolist() == plain.items.tolist()
-    assert ours.n_repeated == plain.n_repeated
-    for name in ("indptr", "indices", "data"):
-        np.testing.assert_array_equal(getattr(ours.matrix, name), getattr(plain.matrix, name))
 
 
 @pytest.mark.parametrize("least", [(0, 0), (8, 0), (8, 7), (99, 0), (99, 1)])

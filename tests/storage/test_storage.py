@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nbmf
-from conftest import small_matrix
 from format_1 import version_1_file
+from helpers import small_matrix
 from nbmf.estimators import files as storage
 from nbmf.model.factors import Gamma, Point
 from nbmf.storage.container import StorageError
