@@ -391,8 +391,9 @@ def test_what_was_fitted_is_no_test(plays, model_file):
 
 
 def test_faults_are_found_before_the_fit(plays):
+    assert "sweep" in typed("compare", plays, *QUICK).output
     result = typed("compare", plays, "--metric", "ndcg", *QUICK, code=2)
-    assert "did you mean 'ndcg_counts'" in result.output or "there are ndcg_counts" in result.output
+    assert "there is no metric 'ndcg'; there are ndcg_counts, ndcg_at_least_1, " in result.output
     assert "sweep" not in result.output
     result = typed("evaluate", plays, "--test-fraction", "0.0001", *QUICK, code=2)
     assert "--test-fraction" in result.output
