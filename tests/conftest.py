@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # numba's cache is no place where two may write: one's loops can be stored under the other's types
     folder = Path(__file__).parent.parent / ".numba_cache" / os.environ["PYTEST_XDIST_WORKER"]
     os.environ.setdefault("NUMBA_CACHE_DIR", str(folder))
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # started in the background, where a shell has SIGINT ignored: tests of Ctrl-C would wait for ever, and so would
+    # the processes that they start, which inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True, max_examples=40)
 hypothesis.settings.load_profile("tests")

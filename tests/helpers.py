@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import signal
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import hypothesis.extra.numpy as hnp
@@ -182,6 +186,32 @@ def gpus(*, interpreted: bool = True) -> list[Any]:
     if find_spec("triton") is not None and (interpreted or "TRITON_INTERPRET" not in os.environ):
         found.append(Gpu(kernels="triton"))
     return found
+
+
+@contextmanager
+def child(command: Sequence[Any], seconds: float = 300, **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """Start a process in a group of its own and wait for its end; a failed test or the time limit kills the group.
+
+    So nobody hangs who reads its output.
+    """
+    with subprocess.Popen(list(map(str, command)), start_new_session=True, **options) as process:
+        limit = Timer(seconds, _kill_group, [process.pid])
+        limit.start()
+        try:
+            yield process
+            if process.stdin:
+                process.stdin.close()
+            process.wait()
+        except BaseException:
+            _kill_group(process.pid)
+            raise
+        finally:
+            limit.cancel()
+
+
+def _kill_group(group: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
 
 
 def typed(*arguments: Any, code: int = 0, **environment: str | None) -> Result:

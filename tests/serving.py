@@ -51,7 +51,7 @@ def serving(path, **settings):
         yield Client(door.getsockname()[1])
     finally:
         server.should_exit = True
-        thread.join()
+        thread.join(60)
 
 
 def wait_for(happened, seconds=20):

@@ -508,7 +508,8 @@ for name in ("nothing", "endless"):
 print(read_interactions({str(tmp_path)!r} + "/rows.csv.gz").matrix.sum())
 print(memory())
 """
-    printed = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=300)
+    printed = done.stdout
     before, nothing, endless, total, after = printed.splitlines()
     assert "line 1: is longer than" in nothing
     assert "line 1: is longer than" in endless
@@ -716,7 +717,8 @@ sys.modules["pyarrow"] = None
 import polars
 print(nbmf.data.read.read_interactions(polars.DataFrame({"user": ["a"], "item": [1], "n": [2.0]})))
 """
-    printed = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=300)
+    printed = done.stdout
     assert printed.splitlines() == [
         "False",
         "[(False,)]",

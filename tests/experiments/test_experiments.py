@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 import nbmf
+from helpers import child
 from nbmf.cli import main
 from nbmf.cli.reproduce import _show
 from nbmf.experiments.claims import all_claims, data_shares
@@ -114,7 +115,7 @@ if __name__ == "__main__":
 def test_a_run_that_was_killed_goes_on_where_it_stopped(plays, study, results, tmp_path):
     script, folder = tmp_path / "killed.py", tmp_path / "folder"
     script.write_text(KILLED.format(plays=str(plays), folder=str(folder)))
-    assert subprocess.run([sys.executable, script], check=False).returncode == -signal.SIGKILL
+    assert subprocess.run([sys.executable, script], timeout=300, check=False).returncode == -signal.SIGKILL
     with open(folder / "runs.csv", "a") as table:
         table.write("nbmf,3,")  # as if the kill had come in the middle of a write
     before = open_folder(study, GRID, folder).rows()
@@ -335,8 +336,8 @@ def test_ctrl_c_ends_with_130_and_keeps_the_rows(plays, tmp_path):
     script = tmp_path / "command.py"
     script.write_text('from nbmf.cli import main\n\nif __name__ == "__main__":\n    main()\n')
     typed = ["reproduce", plays, "-o", tmp_path / "out", "-k", "2,3,4", "--starts", "500", "--workers", "1"]
-    command = [sys.executable, script, *map(str, typed)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as running:
+    command = [sys.executable, script, *typed]
+    with child(command, stderr=subprocess.PIPE, text=True) as running:
         for line in running.stderr:
             if " 3 of " in line:
                 os.killpg(running.pid, signal.SIGINT)  # a terminal tells the whole group

@@ -132,7 +132,7 @@ def test_a_contest_that_was_killed_goes_on_where_it_stopped(parts, ended, tmp_pa
     script, folder = tmp_path / "killed.py", tmp_path / "folder"
     if after == 9:  # once in earnest; the others from what it would have left
         script.write_text(KILLED.format(tests=str(Path(__file__).parents[1]), folder=str(folder), after=after))
-        assert subprocess.run([sys.executable, script], check=False).returncode == -signal.SIGKILL
+        assert subprocess.run([sys.executable, script], timeout=300, check=False).returncode == -signal.SIGKILL
     else:
         shutil.copytree(ended.folder.path, folder)
         lines = (folder / "runs.csv").read_text().splitlines(keepends=True)
