@@ -1,21 +1,19 @@
-"""What several test files share: the real data, small matrices, and matrices made by hypothesis."""
+"""How tests run, and the fixtures that several folders use; plain functions that they share are in helpers.py."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import hypothesis
-import hypothesis.extra.numpy as hnp
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import strategies as st
 
 import nbmf
 
@@ -31,6 +29,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # numba's cache is no place where two may write: one's loops can be stored under the other's types
     folder = Path(__file__).parent.parent / ".numba_cache" / os.environ["PYTEST_XDIST_WORKER"]
     os.environ.setdefault("NUMBA_CACHE_DIR", str(folder))
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # started in the background, where a shell has SIGINT ignored: tests of Ctrl-C would wait for ever, and so would
+    # the processes that they start, which inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True, max_examples=40)
 hypothesis.settings.load_profile("tests")
@@ -67,21 +70,6 @@ def pytest_sessionfinish(exitstatus: int) -> None:
         shutil.rmtree(MADE, ignore_errors=True)
 
 
-def gpus(*, interpreted: bool = True) -> list[Any]:
-    """The gpu backend as far as it runs here: its plain passes; its kernels on a GPU or, slowly, interpreted."""
-    if find_spec("torch") is None:
-        return []
-    import torch
-
-    from nbmf.backends.gpu.device import Gpu
-
-    torch.set_num_threads(1)  # in tests threads would wait for each other longer than they work
-    found = [Gpu(kernels="torch")]
-    if find_spec("triton") is not None and (interpreted or "TRITON_INTERPRET" not in os.environ):
-        found.append(Gpu(kernels="triton"))
-    return found
-
-
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
     folder = os.environ.get("NBMF_DATA")
@@ -106,32 +94,25 @@ def taste_profile(data_folder: Path) -> tuple[nbmf.Interactions, nbmf.Interactio
     return part(~test), part(test)
 
 
-def small_matrix(n_users: int = 30, n_items: int = 20, seed: int = 0) -> np.ndarray:
-    """Bursty counts, half of them zero, with an empty row, an empty column and a user who took all the others."""
-    rng = np.random.default_rng(seed)
-    count = rng.negative_binomial(0.7, 0.2, (n_users, n_items)) * (rng.random((n_users, n_items)) < 0.6)
-    count[3] = 0
-    count[5] = 1 + rng.poisson(2, n_items)
-    count[:, 2] = 0
-    return count
+@pytest.fixture(scope="session")
+def plays(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of plays with ids, counts and times."""
+    from helpers import small_matrix, write_rows  # numba reads the variables set above when it is imported
 
-
-@st.composite
-def count_matrices(draw: st.DrawFn) -> np.ndarray:
-    """Any counts to 10^9, with empty rows and columns and with users who took every item."""
-    shape = draw(hnp.array_shapes(min_dims=2, max_dims=2, max_side=7))
-    entries = st.one_of(st.just(0), st.integers(0, 5), st.sampled_from([1, 10**6, 10**9]))
-    count = draw(hnp.arrays(np.int64, shape, elements=entries, fill=st.just(0)))
-    for user in draw(st.sets(st.integers(0, shape[0] - 1), max_size=2)):
-        count[user] = draw(st.sampled_from([0, 1, 3]))
-    for item in draw(st.sets(st.integers(0, shape[1] - 1), max_size=1)):
-        count[:, item] = 0
-    return count
+    matrix = small_matrix(40, 30, seed=1)
+    rows = [
+        (f"user {row}", f"song {column}", matrix[row, column], f"2017-01-{1 + n % 28:02d}")
+        for n, (row, column) in enumerate(np.argwhere(matrix).tolist())
+    ]
+    path = tmp_path_factory.mktemp("plays") / "plays.csv"
+    return write_rows(path, rows, ["listener", "song", "plays", "day"])
 
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The bytes of a small model file."""
+    from helpers import small_matrix
+
     path = tmp_path_factory.mktemp("small") / "model.nbmf"
     data = nbmf.Interactions.from_matrix(small_matrix(12, 9)[:4, :3], users=list("abcé"))
     nbmf.NBMF(1, random_state=0, max_iter=2).fit(data).save(path)

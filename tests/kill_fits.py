@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import nbmf
-from conftest import small_matrix
+from helpers import small_matrix
 
 SETTINGS: list[tuple[type, dict[str, Any]]] = [
     (nbmf.NBMF, {"exposure": "exact"}),

@@ -74,14 +74,14 @@ def disturbed_fit(path: Path, client: Any, cluster: Any, seed: int) -> nbmf.NBMF
             started.set()
 
     def kill() -> None:
-        started.wait()
-        time.sleep(delay)
-        kill_one(cluster, rng)
+        if started.wait(300):
+            time.sleep(delay)
+            kill_one(cluster, rng)
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
     model = fit(path, client, callbacks=[watch])
-    killer.join()
+    killer.join(300)
     return model
 
 

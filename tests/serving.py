@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import numpy as np
 
 import nbmf
-from conftest import small_matrix
+from helpers import small_matrix
 from nbmf.web.app import build_app
 from nbmf.web.process import listen, make_server
 from nbmf.web.reload import Shelf
@@ -51,7 +51,7 @@ def serving(path, **settings):
         yield Client(door.getsockname()[1])
     finally:
         server.should_exit = True
-        thread.join()
+        thread.join(60)
 
 
 def wait_for(happened, seconds=20):

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from conftest import small_matrix
+from helpers import small_matrix
 from nbmf.experiments.grid import Grid
 from nbmf.experiments.results import Results
 from nbmf.experiments.rows import Row

@@ -2,14 +2,12 @@
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
 import literal
-from conftest import count_matrices, gpus, small_matrix
+from helpers import count_matrices, counts_of, gpus, small_matrix, ties_of
 from nbmf.backends import Sums, make_backend, slopes
-from nbmf.backends.counts import Counts
 from nbmf.backends.cpu.elementary import exp, log, log1p
 from nbmf.backends.cpu.kernels import gamma_rows
 from nbmf.backends.cpu.passes import Cpu
@@ -25,12 +23,6 @@ LAWS = [Poisson(), NegativeBinomial(0.3), NegativeBinomial(10.0)]
 PRIOR = Prior(0.8, 1.3)
 
 
-def counts_of(matrix, dtype=np.float64, unknown=None):
-    csr = sp.csr_array(np.asarray(matrix))
-    csr.eliminate_zeros()
-    return Counts.of(csr, np.dtype(dtype), None if unknown is None else sp.csr_array(unknown))
-
-
 def posteriors(shape, n_components, dtype, seed=0):
     rng = np.random.default_rng(seed)
     return [
@@ -40,10 +32,6 @@ def posteriors(shape, n_components, dtype, seed=0):
         )
         for n in shape
     ]
-
-
-def ties_of(n_items, n_clusters, seed=1):
-    return Ties(np.random.default_rng(seed).integers(0, n_clusters, n_items).astype(np.int32), n_clusters)
 
 
 def on_host(values):

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 import nbmf
-from conftest import small_matrix
+from helpers import small_matrix
 from nbmf.backends.counts import Counts
 from nbmf.backends.cpu.passes import Cpu
 from nbmf.model.factors import Point

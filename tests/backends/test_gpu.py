@@ -10,11 +10,20 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
-from test_folding import canonical, held, relative
-from test_ranking import large, rankings, sorted_best
+from sklearn.base import clone
 
 import nbmf
-from conftest import count_matrices, gpus, small_matrix
+from helpers import (
+    canonical,
+    count_matrices,
+    gpus,
+    held,
+    large,
+    rankings,
+    relative,
+    small_matrix,
+    sorted_best,
+)
 from nbmf.backends import PAYS_ALONE, find_device, make_backend
 from nbmf.backends.counts import Counts
 from nbmf.backends.reference import Reference
@@ -319,7 +328,7 @@ def test_what_is_not_a_number_is_never_the_best():
 @pytest.mark.parametrize("model", [nbmf.NBMF(3), nbmf.PoissonMF(3)], ids=str)
 def test_a_model_asks_the_device_for_many_users_only(model, monkeypatch):
     """Many users are folded in and ranked there, to the CPU's answers; one is not worth the way."""
-    fit = model.set_params(random_state=0, max_iter=5, tol=1e-2, backend="gpu").fit(small_matrix())
+    fit = clone(model).set_params(random_state=0, max_iter=5, tol=1e-2, backend="gpu").fit(small_matrix())
     new = small_matrix(40, 20, seed=3)
     plain = fit.transform(new), fit.recommend_for(new, n=3), fit.recommend(n=3)
     asked = []

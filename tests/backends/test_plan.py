@@ -1,35 +1,24 @@
 """`nbmf plan`: memory as the sizes say, seconds as a clock tells; what cannot be planned is told in a sentence."""
 
 import json
+from functools import partial
+from importlib import import_module
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
+import helpers
 import nbmf
 from nbmf.backends.cost import Sizes
-from nbmf.cli import main, plan
 
-
-@pytest.fixture(scope="module")
-def plays(tmp_path_factory):
-    path = tmp_path_factory.mktemp("plan") / "plays.csv"
-    rng = np.random.default_rng(0)
-    rows = zip(rng.integers(0, 60, 500), rng.integers(0, 30, 500), rng.integers(1, 5, 500), strict=True)
-    path.write_text("".join(f"u{user},{item},{count}\n" for user, item, count in rows))
-    return path
+plan = import_module("nbmf.cli.plan")  # nbmf.cli.plan itself is the command
+typed = partial(helpers.typed, "plan")
 
 
 @pytest.fixture
 def quick(monkeypatch):
     """A clock that goes by what is done, in place of seconds: the products of each sweep."""
     monkeypatch.setattr(plan, "_timed", lambda samples, sizes, backend: [3.0 + each.nnz * 0.5 for each in samples])
-
-
-def typed(*arguments, code=0):
-    result = CliRunner().invoke(main, ["plan", *map(str, arguments)])
-    assert result.exit_code == code, result.output
-    return result
 
 
 def test_json_has_every_way_to_expose(plays, monkeypatch):
@@ -61,8 +50,7 @@ def test_a_file_of_counts_is_its_source(plays, tmp_path, quick):
 def test_a_file_of_counts_has_no_columns_to_choose(plays, tmp_path, command, option):
     nbmf.store_counts(plays, tmp_path / "c")
     written = ["-o", str(tmp_path / "m")] if command == "fit" else []
-    told = CliRunner().invoke(main, [command, str(tmp_path / "c"), option, "nonsense", *written])
-    assert told.exit_code == 2
+    told = helpers.typed(command, tmp_path / "c", option, "nonsense", *written, code=2)
     assert f"c: is a file that nbmf has written and has no columns to choose, so {option} nonsense" in told.stderr
     assert not (tmp_path / "m").exists()
 

@@ -1,10 +1,9 @@
 """The command line, as typed."""
 
 import pytest
-from click.testing import CliRunner
 
 import nbmf
-from nbmf.cli import main
+from helpers import typed
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +21,7 @@ def test_groceries_are_those_of_the_package(groceries):
 
 
 def test_demo_recommends_compares_and_draws(groceries, tmp_path):
-    typed = ["demo", "-k", "2", "--household", "1", "-o", str(tmp_path)]
-    result = CliRunner().invoke(main, typed, env={"COLUMNS": "200"})
-    assert result.exit_code == 0, result.output
+    result = typed("demo", "-k", 2, "--household", 1, "-o", tmp_path, COLUMNS="200")
     assert "Household 1" in result.output
     assert "exposure" in result.output
     assert " 10 │" in result.output
@@ -37,12 +34,17 @@ def test_demo_recommends_compares_and_draws(groceries, tmp_path):
 
 
 def test_demo_names_an_unknown_household(groceries):
-    result = CliRunner().invoke(main, ["demo", "--household", "999999"])
-    assert result.exit_code == 2
+    result = typed("demo", "--household", 999999, code=2)
     assert "999999 is not among the 2250 households" in result.output
 
 
-def test_help():
-    result = CliRunner().invoke(main, ["--help"])
-    assert result.exit_code == 0
-    assert "demo" in result.output
+COMMANDS = {"demo", "fit", "plan", "recommend", "evaluate", "compare", "reproduce", "serve", "explore"}
+
+
+def test_help_lists_every_command_with_a_sentence():
+    listed = typed("--help").stdout.partition("Commands:\n")[2].splitlines()
+    sentences = dict(line.split(maxsplit=1) for line in listed)
+    assert sentences.keys() == COMMANDS
+    for name, sentence in sentences.items():
+        assert sentence.endswith("."), name
+        assert f"Usage: main {name} [OPTIONS]" in typed(name, "--help").stdout

@@ -1,6 +1,5 @@
 """The commands that fit, recommend and judge, as typed: what they write, and what they say when they cannot."""
 
-import csv
 import json
 import os
 import signal
@@ -11,37 +10,16 @@ from io import StringIO
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from sklearn.base import clone
 
 import nbmf
-from conftest import small_matrix
+from helpers import small_matrix, typed
 from nbmf.cli import main
 from nbmf.cli.terminal import show
 from nbmf.experiments.rivals import Popularity
 from nbmf.storage.container import StorageError
 
 QUICK = ["-k", "3", "--max-iter", "5"]
-
-
-def typed(*arguments, code=0):
-    result = CliRunner().invoke(main, list(map(str, arguments)))
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result
-
-
-@pytest.fixture(scope="module")
-def plays(tmp_path_factory):
-    """A file of plays with ids, counts and times."""
-    path = tmp_path_factory.mktemp("data") / "plays.csv"
-    matrix = small_matrix(40, 30, seed=1)
-    with path.open("w", newline="") as stream:
-        table = csv.writer(stream)
-        table.writerow(["listener", "song", "plays", "day"])
-        for n, (row, column) in enumerate(np.argwhere(matrix).tolist()):
-            table.writerow([f"user {row}", f"song {column}", matrix[row, column], f"2017-01-{1 + n % 28:02d}"])
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +49,7 @@ def test_fit_is_the_estimators_fit(plays, tmp_path, options, model):
     if "--min-users" in options:
         data = data.filter(10, 15)
         assert data.n_users < 40
-    model.set_params(verbose=True).fit(data).save(tmp_path / "same.nbmf")
+    clone(model).set_params(verbose=True).fit(data).save(tmp_path / "same.nbmf")
     assert path.read_bytes() == (tmp_path / "same.nbmf").read_bytes()
 
 
@@ -413,8 +391,9 @@ def test_what_was_fitted_is_no_test(plays, model_file):
 
 
 def test_faults_are_found_before_the_fit(plays):
+    assert "sweep" in typed("compare", plays, *QUICK).output
     result = typed("compare", plays, "--metric", "ndcg", *QUICK, code=2)
-    assert "did you mean 'ndcg_counts'" in result.output or "there are ndcg_counts" in result.output
+    assert "there is no metric 'ndcg'; there are ndcg_counts, ndcg_at_least_1, " in result.output
     assert "sweep" not in result.output
     result = typed("evaluate", plays, "--test-fraction", "0.0001", *QUICK, code=2)
     assert "--test-fraction" in result.output

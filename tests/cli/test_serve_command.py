@@ -6,11 +6,10 @@ import socket
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
+import helpers
 import nbmf
 import nbmf.cli.serve
-from nbmf.cli import main
 from nbmf.web.reload import Shelf, history_of
 from serving import TOKEN, write_model
 from small_study import write_plays
@@ -18,12 +17,9 @@ from small_study import write_plays
 QUICK = ["-k", "2", "--max-iter", "4", "--no-browser"]
 
 
-def typed(*arguments, code=0, **environment):
-    result = CliRunner().invoke(main, list(map(str, arguments)), env={"NBMF_TOKEN": None, **environment})
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result.stderr
+def typed(*arguments, **options):
+    """Run a command and return what it wrote to stderr."""
+    return helpers.typed(*arguments, **options).stderr
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import count_matrices
+from helpers import count_matrices
 from nbmf import Interactions
 from nbmf.backends.counts import Counts
 

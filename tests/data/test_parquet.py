@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import nbmf
+from helpers import assert_same_interactions as assert_same
 from nbmf.data import read as reading
 from nbmf.data.read import ReadError
 
@@ -20,13 +21,6 @@ def written(folder, *parts, names=None):
     for n, part in enumerate(parts):
         pq.write_table(pa.table(part), folder / (names[n] if names else f"{n}.parquet"))
     return folder
-
-
-def assert_same(ours, plain):
-    assert ours.users.tolist() == plain.users.tolist()
-    assert ours.items.tolist() == plain.items.tolist()
-    assert (ours.matrix != plain.matrix).nnz == 0
-    assert ours.n_repeated == plain.n_repeated
 
 
 DIFFERENT = {

@@ -26,6 +26,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import nbmf
+from helpers import assert_same_interactions as assert_same
 from nbmf.data import read as reading
 from nbmf.data.interactions import Interactions
 from nbmf.data.read import ReadError, read_interactions
@@ -36,18 +37,6 @@ PLAYS = b"ann\tjazz\t3\nbob\tjazz\t1\nann\tfolk\t12\n"
 ANN_AND_BOB = Interactions.from_arrays(["ann", "bob", "ann"], ["jazz", "jazz", "folk"], [3, 1, 12])
 FILLER = b"".join(b"user%040d,item%040d,%d\n" % (k % 977, k % 1013, k % 7) for k in range(11_500))  # over 1 MB
 quick = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-def assert_same(data: Interactions, expected: Interactions) -> None:
-    assert data.users.tolist() == expected.users.tolist()
-    assert data.items.tolist() == expected.items.tolist()
-    assert data.matrix.dtype == np.int64
-    assert data.matrix.has_canonical_format
-    assert (data.matrix.data != 0).all()
-    np.testing.assert_array_equal(data.matrix.indptr, expected.matrix.indptr)
-    np.testing.assert_array_equal(data.matrix.indices, expected.matrix.indices)
-    np.testing.assert_array_equal(data.matrix.data, expected.matrix.data)
-    assert data.n_repeated == expected.n_repeated
 
 
 def written(folder: Path, content: bytes | str, name: str = "plays.txt") -> Path:
@@ -519,7 +508,8 @@ for name in ("nothing", "endless"):
 print(read_interactions({str(tmp_path)!r} + "/rows.csv.gz").matrix.sum())
 print(memory())
 """
-    printed = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=300)
+    printed = done.stdout
     before, nothing, endless, total, after = printed.splitlines()
     assert "line 1: is longer than" in nothing
     assert "line 1: is longer than" in endless
@@ -727,7 +717,8 @@ sys.modules["pyarrow"] = None
 import polars
 print(nbmf.data.read.read_interactions(polars.DataFrame({"user": ["a"], "item": [1], "n": [2.0]})))
 """
-    printed = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=300)
+    printed = done.stdout
     assert printed.splitlines() == [
         "False",
         "[(False,)]",

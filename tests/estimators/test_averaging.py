@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import nbmf
-from conftest import small_matrix
+from helpers import small_matrix
 
 ESTIMATORS = [
     nbmf.NBMF(3, max_iter=25, dtype="float64"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 
 import nbmf
-from conftest import count_matrices, small_matrix
+from helpers import count_matrices, small_matrix
 from nbmf.inference.run import run
 from nbmf.model.factors import Point
 
@@ -357,7 +357,11 @@ def test_large_concentrations_do_not_fall(concentration):
     """Σ α ln(1 + μ/α) keeps its digits, so long runs rise to the end; exact exposures, double precision."""
     data = nbmf.datasets.simulate(80, 60, n_components=3, seed=0)
     settings = {"concentration": concentration, "exposure": "exact", "dtype": "float64", "tol": 0, "max_iter": 700}
-    nbmf.NBMF(3, random_state=0, **settings).fit(data)
+    objective = nbmf.NBMF(3, random_state=0, **settings).fit(data).objective_
+    assert len(objective) == 700
+    rounding = 32 * np.finfo(float).eps * abs(objective[-1])  # of the sum over 4,800 cells
+    assert np.diff(objective).min() >= -rounding
+    assert objective[-1] > objective[0]
 
 
 def test_single_precision_holds_for_large_counts():

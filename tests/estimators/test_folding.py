@@ -9,37 +9,15 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 
 import nbmf
-from conftest import count_matrices, small_matrix
+from helpers import LEARNING, MODELS, canonical, count_matrices, held, relative, small_matrix
 from nbmf.backends.counts import Counts
 from nbmf.backends.reference import Reference
 from nbmf.estimators.fold_in import FixedSide, Steps, even_start, fold_compiled, fold_plainly
-from nbmf.model.factors import Gamma, Point, Prior
+from nbmf.model.factors import Gamma, Point
 from nbmf.model.likelihood import NegativeBinomial, Poisson
-from nbmf.model.ties import Ties
 
 LAWS = [Poisson(), NegativeBinomial(0.3), NegativeBinomial(20.0)]
 CONVERGED = {"random_state": 0, "tol": 1e-13, "max_iter": 5000, "dtype": "float64"}
-MODELS = [
-    nbmf.NBMF(3, exposure="exact"),
-    nbmf.NBMF(3, exposure="tied", n_clusters=4),
-    nbmf.NBMF(3, exposure="exact", inference="mm"),
-    nbmf.NBMF(3, exposure="tied", n_clusters=4, inference="mm"),
-    nbmf.PoissonMF(3),
-    nbmf.PoissonMF(3, inference="mm"),
-    nbmf.PoissonMF(3, binarize=True),
-]
-LEARNING = [
-    nbmf.NBMF(3, rates="per_row"),
-    nbmf.NBMF(3, shapes="learn"),
-    nbmf.NBMF(3, concentration="learn"),
-    nbmf.NBMF(3, concentration="learn_per_item"),
-]
-
-
-def canonical(matrix):
-    csr = sp.csr_array(np.asarray(matrix, np.float64))
-    csr.eliminate_zeros()
-    return csr
 
 
 def without_empties(matrix):
@@ -47,30 +25,11 @@ def without_empties(matrix):
     return matrix[matrix.sum(axis=1) > 0][:, matrix.sum(axis=0) > 0]
 
 
-def held(n_columns, law, n_clusters, *, bayesian=True, dtype="float64", own_rates=False, seed=0):
-    rng = np.random.default_rng(seed)
-    mean = rng.gamma(0.7, 1.0, (n_columns, 4))
-    factor = Point(mean.astype(dtype))
-    if bayesian:
-        rows = mean.sum(axis=1), np.zeros(n_columns), np.zeros(n_columns)  # the last two are not read
-        geometric_mean = mean * rng.uniform(0.2, 1, mean.shape)
-        factor = Gamma(mean.astype(dtype), geometric_mean.astype(dtype), np.ones((1, 4), dtype), 1.0, *rows)
-    ties = Ties(rng.integers(0, n_clusters, n_columns).astype(np.int32), n_clusters) if n_clusters else None
-    return FixedSide(factor, law, Prior(0.7, np.ones((n_columns, 1)) if own_rates else 1.3), ties)
-
-
 def objective(counts, factor, side):
     """The part of the objective that a row has a say in."""
     data = Counts.of(counts, np.dtype(np.float64))
     found = Reference().expect(data, factor, side.factor, side.likelihood, side.ties).log_evidence
     return found - factor.divergence(side.prior) if isinstance(factor, Gamma) else found
-
-
-def relative(found, expected):
-    """The largest difference of a row from what it should be, relative to the row; rows of zeros must be zero."""
-    difference, size = np.abs(found - expected).sum(axis=1), expected.sum(axis=1)
-    assert not difference[size == 0].any()
-    return (difference[size > 0] / size[size > 0]).max()
 
 
 @pytest.mark.parametrize("model", MODELS, ids=str)

@@ -6,10 +6,9 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
-from test_folding import LEARNING, MODELS, relative
 
 import nbmf
-from conftest import count_matrices, small_matrix
+from helpers import LEARNING, MODELS, count_matrices, relative, small_matrix
 
 
 def named_fit(model=None):

@@ -5,11 +5,10 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import nbinom, poisson
 from sklearn.base import clone
 
 import nbmf
-from conftest import count_matrices, small_matrix
+from helpers import count_distribution, count_matrices, small_matrix
 from nbmf.estimators.predictive import Predictive
 from nbmf.evaluation import log_likelihood
 from nbmf.model.likelihood import NegativeBinomial, Poisson
@@ -29,11 +28,6 @@ def fitted(model, **settings):
     users, items = [f"user {n}" for n in range(30)], [f"item {n:02}" for n in range(20)]
     data = nbmf.Interactions.from_matrix(small_matrix(), users=users, items=items)
     return clone(model).set_params(**{"random_state": 0, "max_iter": 30, "dtype": "float64", **settings}).fit(data)
-
-
-def law(α, μ):
-    μ = np.asarray(μ, np.float64)
-    return poisson(μ) if np.ndim(α) == 0 and α == np.inf else nbinom(α, α / (α + μ))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -178,7 +172,7 @@ def test_one_alone_is_like_nobody():
 def test_the_law_of_a_pair_is_scipys(α):
     μ = np.array([0.0, 1e-3, 0.4, 3.0, 250.0])
     likelihood = Poisson() if α == np.inf else NegativeBinomial(α)
-    found, expected = Predictive(np.arange(5), np.arange(5), μ[None], likelihood), law(α, μ)
+    found, expected = Predictive(np.arange(5), np.arange(5), μ[None], likelihood), count_distribution(α, μ)
     np.testing.assert_allclose(found.mean, μ)
     np.testing.assert_allclose(found.sd, expected.std(), rtol=1e-10)
     for count in (0, 1, 2, 7, 300):
@@ -284,7 +278,7 @@ def test_score_of_new_rows_is_that_after_folding_in(model):
     rows = small_matrix(12, 20, seed=9)
     μ = fit.transform(rows) @ fit.item_factors_.T
     counts = np.minimum(rows, 1) if getattr(model, "binarize", False) else rows
-    cells = law(fit.concentration_, μ).logpmf(counts)
+    cells = count_distribution(fit.concentration_, μ).logpmf(counts)
     np.testing.assert_allclose(fit.score_samples(rows), cells.mean(axis=1), rtol=1e-9)
     assert fit.score(sp.csr_array(rows)) == pytest.approx(cells.mean(), rel=1e-9)
     mixed = nbmf.Interactions.from_matrix(
@@ -292,7 +286,7 @@ def test_score_of_new_rows_is_that_after_folding_in(model):
     )  # user 4 is one of the fit
     np.testing.assert_allclose(fit.score_samples(mixed)[1:], cells.mean(axis=1), rtol=1e-9)
     α, μ = fit.concentration_, fit.user_factors_[4] @ fit.item_factors_.T
-    zeros = law(np.ravel(α) if np.ndim(α) else α, μ).logpmf(0)[small_matrix()[4] == 0]
+    zeros = count_distribution(np.ravel(α) if np.ndim(α) else α, μ).logpmf(0)[small_matrix()[4] == 0]
     assert fit.score_samples(mixed)[0] == pytest.approx(zeros.mean(), rel=1e-9)
 
 

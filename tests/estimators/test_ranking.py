@@ -7,20 +7,9 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbmf.backends.cpu.topk import CHUNK, FEW
-from nbmf.estimators.ranking import TILE_COLUMNS, TILE_ROWS, FactorScores, ModelScores, places, top, walk
-
-
-def sorted_best(score, n, excluded, allowed):
-    """The n best by a stable sort of the whole row."""
-    masked = np.where(excluded | ~allowed, -np.inf, score)
-    order = np.argsort(-masked, axis=1, kind="stable")[:, :n]
-    scores = np.take_along_axis(masked, order, axis=1)
-    missing = ((0, 0), (0, max(0, n - score.shape[1])))
-    return (
-        np.pad(np.where(np.isneginf(scores), -1, order), missing, constant_values=-1),
-        np.pad(scores, missing, constant_values=-np.inf),
-    )
+from helpers import large, rankings, sorted_best
+from nbmf.backends.cpu.topk import FEW
+from nbmf.estimators.ranking import TILE_ROWS, FactorScores, ModelScores, places, top, walk
 
 
 def counted_places(score, test, train):
@@ -33,15 +22,6 @@ def counted_places(score, test, train):
     return np.array(found, int).reshape(-1, 2).T
 
 
-@st.composite
-def rankings(draw):
-    """Scores with many ties, test and train items, which may overlap; users without any and users who took all."""
-    shape = draw(hnp.array_shapes(min_dims=2, max_dims=2, max_side=6))
-    score = draw(hnp.arrays(draw(st.sampled_from([np.float32, np.float64])), shape, elements=st.integers(-1, 2)))
-    chosen = st.sampled_from([0, 0, 1])
-    return score, draw(hnp.arrays(int, shape, elements=chosen)), draw(hnp.arrays(int, shape, elements=chosen))
-
-
 @given(rankings(), st.integers(1, 8), st.data())
 def test_best_and_places_of_any_scores(ranking, n, data):
     score, test, train = ranking
@@ -52,16 +32,6 @@ def test_best_and_places_of_any_scores(ranking, n, data):
         np.testing.assert_array_equal(ours, expected)
     placed = places(scores, sp.csr_array(test), sp.csr_array(train))
     np.testing.assert_array_equal((placed.above, placed.level), counted_places(score, test, train))
-
-
-def large(dtype):
-    """More users and items than a tile has, whole-number factors (so equal scores are many, and exact)."""
-    rng = np.random.default_rng(0)
-    n_users, n_items = TILE_ROWS + 30, TILE_COLUMNS + CHUNK + 7
-    W, H = rng.integers(0, 4, (n_users, 3)).astype(dtype), rng.integers(0, 4, (n_items, 3)).astype(dtype)
-    train = rng.random((n_users, n_items)) < 0.05
-    train[5] = True
-    return W, H, train, rng
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nbmf
-from conftest import small_matrix
+from helpers import small_matrix
 from nbmf.data.ids import Lookup
 
 

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.feature_extraction.text import CountVectorizer
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import nbmf
-from conftest import small_matrix
+from helpers import count_distribution, small_matrix
 
 ESTIMATORS = [
     nbmf.NBMF(2, max_iter=30, random_state=0),
@@ -47,12 +48,17 @@ def test_topics_of_texts_in_a_pipeline():
 
 
 def test_a_grid_is_searched_by_held_out_likelihood():
-    search = GridSearchCV(
-        nbmf.NBMF(max_iter=20, random_state=0), {"n_components": [1, 2], "concentration": [0.3, 3.0]}, cv=3
-    )
-    search.fit(small_matrix())
-    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
-    assert search.best_estimator_.score(small_matrix()) < 0
+    matrix, model, folds = small_matrix(), nbmf.NBMF(max_iter=20, random_state=0), KFold(3)
+    search = GridSearchCV(model, {"n_components": [1, 2], "concentration": [0.3, 3.0]}, cv=folds).fit(matrix)
+    scores = []
+    for settings in search.cv_results_["params"]:
+        fits = [(clone(model).set_params(**settings).fit(matrix[train]), test) for train, test in folds.split(matrix)]
+        intensities = [fit.transform(matrix[test]) @ fit.components_ for fit, test in fits]
+        cells = count_distribution(settings["concentration"], np.concatenate(intensities)).logpmf(matrix)
+        scores.append(cells.mean())
+    np.testing.assert_allclose(search.cv_results_["mean_test_score"], scores, rtol=1e-5)
+    assert search.best_params_ == search.cv_results_["params"][np.argmax(scores)]
+    assert np.ptp(scores) > 0.01  # so there is something to choose
 
 
 def test_data_frames_go_in_and_come_out():

@@ -17,7 +17,7 @@ from scipy.stats import nbinom
 
 import literal
 import nbmf
-from conftest import small_matrix
+from helpers import small_matrix
 from nbmf.cli import main
 from nbmf.estimators.slim_fit import Regressions, fit, fit_plainly
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, ndcg_score
 
 import nbmf
-from conftest import small_matrix
+from helpers import small_matrix
 from nbmf.evaluation.metrics import Standings, coverage, popularity_rank, popularity_ranks, scaled_gains
 from nbmf.evaluation.resampling import intervals, resampled_means
 

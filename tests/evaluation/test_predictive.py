@@ -2,16 +2,11 @@
 
 import numpy as np
 import pytest
-from scipy.stats import nbinom, poisson
+from scipy.stats import nbinom
 
 import nbmf
-from conftest import small_matrix
+from helpers import count_distribution, small_matrix
 from nbmf.evaluation import calibration, log_likelihood
-
-
-def law(α, μ):
-    μ = np.asarray(μ, np.float64)
-    return poisson(μ) if α == np.inf else nbinom(α, α / (α + μ))
 
 
 def halves(seed=0):
@@ -31,7 +26,7 @@ def test_log_likelihood_is_the_mean_over_the_cells_outside_train(α, dtype):
     train, test, W, H = halves()
     W, H = W.astype(dtype), H.astype(dtype)
     found = log_likelihood((W, H), train, test, concentration=α, n_boot=50)
-    cells = np.where(train > 0, np.nan, law(α, W @ H.T).logpmf(test))
+    cells = np.where(train > 0, np.nan, count_distribution(α, W @ H.T).logpmf(test))
     assert found.mean == pytest.approx(np.nanmean(cells), rel=1e-10)
     known = [user for user in range(40) if (train[user] == 0).any()]
     np.testing.assert_allclose(found.per_user[known], np.nanmean(cells[known], axis=1), rtol=1e-9)
@@ -66,7 +61,7 @@ def test_log_likelihood_of_fitted_models():
         fit = model.set_params(random_state=0, max_iter=20, dtype="float64").fit(train)
         μ = fit.user_factors_ @ fit.item_factors_.T
         judged = np.minimum(test, 1) if getattr(model, "binarize", False) else test
-        expected = law(fit.concentration_, μ).logpmf(judged)[train == 0].mean()
+        expected = count_distribution(fit.concentration_, μ).logpmf(judged)[train == 0].mean()
         assert log_likelihood(fit, train, test, n_boot=5).mean == pytest.approx(expected, rel=1e-10)
 
 
@@ -83,9 +78,9 @@ def test_calibration_is_the_mean_of_the_probabilities(α):
     W[2] *= 400  # intensities for which e^−μ is 0
     table = calibration((W, H), train, test, n_max=6, concentration=α)
     outside = train == 0
-    predicted = [law(α, W @ H.T).pmf(n)[outside].mean() for n in range(7)]
+    predicted = [count_distribution(α, W @ H.T).pmf(n)[outside].mean() for n in range(7)]
     np.testing.assert_allclose(table.predicted[:-1], predicted, rtol=1e-10)
-    np.testing.assert_allclose(table.predicted[-1], law(α, W @ H.T).sf(6)[outside].mean(), rtol=1e-9)
+    np.testing.assert_allclose(table.predicted[-1], count_distribution(α, W @ H.T).sf(6)[outside].mean(), rtol=1e-9)
     observed = [(test[outside] == n).mean() for n in range(7)] + [(test[outside] > 6).mean()]
     np.testing.assert_allclose(table.observed, observed, rtol=1e-12)
     taken = test[outside & (test > 0)]

@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 import nbmf
+from helpers import child
 from nbmf.cli import main
 from nbmf.cli.reproduce import _show
 from nbmf.experiments.claims import all_claims, data_shares
@@ -114,7 +115,7 @@ if __name__ == "__main__":
 def test_a_run_that_was_killed_goes_on_where_it_stopped(plays, study, results, tmp_path):
     script, folder = tmp_path / "killed.py", tmp_path / "folder"
     script.write_text(KILLED.format(plays=str(plays), folder=str(folder)))
-    assert subprocess.run([sys.executable, script], check=False).returncode == -signal.SIGKILL
+    assert subprocess.run([sys.executable, script], timeout=300, check=False).returncode == -signal.SIGKILL
     with open(folder / "runs.csv", "a") as table:
         table.write("nbmf,3,")  # as if the kill had come in the middle of a write
     before = open_folder(study, GRID, folder).rows()
@@ -263,14 +264,14 @@ def test_the_authors_split_is_that_of_his_seed(data_folder, taste_profile):
 
 
 @pytest.fixture(scope="module")
-def typed(plays, results):
+def command(plays, results):
     """Go on in the folder of the finished runs: there is nothing left but the report."""
     return ["reproduce", str(plays), "-o", str(results.folder.path), "-k", "2,3", "--starts", "2"]
 
 
 @pytest.fixture(scope="module")
-def answer(typed):
-    result = CliRunner().invoke(main, [*typed, "--json"])
+def answer(command):
+    result = CliRunner().invoke(main, [*command, "--json"])
     assert result.exit_code == 0, result.output
     return result
 
@@ -300,12 +301,12 @@ def test_the_command_shows_the_verdicts(results, capsys):
         assert str(entry) in shown
 
 
-def test_the_command_refuses_in_a_sentence(typed, tmp_path):
+def test_the_command_refuses_in_a_sentence(command, tmp_path):
     for wrong, message in (
-        ([*typed, "--seed", "5"], "holds another experiment: its grid seed is 0, not 5"),
-        ([*typed, "--portrait", "nobody"], "user 'nobody' is not among"),
+        ([*command, "--seed", "5"], "holds another experiment: its grid seed is 0, not 5"),
+        ([*command, "--portrait", "nobody"], "user 'nobody' is not among"),
         (["reproduce", str(tmp_path / "none.csv")], "there is no such file"),
-        ([*typed, "-k", "5,x"], "'x' is not a whole number from 1"),
+        ([*command, "-k", "5,x"], "'x' is not a whole number from 1"),
     ):
         result = CliRunner().invoke(main, wrong)
         assert result.exit_code == 2, result.output
@@ -335,8 +336,8 @@ def test_ctrl_c_ends_with_130_and_keeps_the_rows(plays, tmp_path):
     script = tmp_path / "command.py"
     script.write_text('from nbmf.cli import main\n\nif __name__ == "__main__":\n    main()\n')
     typed = ["reproduce", plays, "-o", tmp_path / "out", "-k", "2,3,4", "--starts", "500", "--workers", "1"]
-    command = [sys.executable, script, *map(str, typed)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as running:
+    command = [sys.executable, script, *typed]
+    with child(command, stderr=subprocess.PIPE, text=True) as running:
         for line in running.stderr:
             if " 3 of " in line:
                 os.killpg(running.pid, signal.SIGINT)  # a terminal tells the whole group

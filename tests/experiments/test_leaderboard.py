@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +18,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from click.testing import CliRunner
 
+import helpers
 import nbmf
-from nbmf.cli import main
 from nbmf.evaluation import Comparison
 from nbmf.evaluation.compare import Contender
 from nbmf.experiments import contest as contests
@@ -132,7 +132,7 @@ def test_a_contest_that_was_killed_goes_on_where_it_stopped(parts, ended, tmp_pa
     script, folder = tmp_path / "killed.py", tmp_path / "folder"
     if after == 9:  # once in earnest; the others from what it would have left
         script.write_text(KILLED.format(tests=str(Path(__file__).parents[1]), folder=str(folder), after=after))
-        assert subprocess.run([sys.executable, script], check=False).returncode == -signal.SIGKILL
+        assert subprocess.run([sys.executable, script], timeout=300, check=False).returncode == -signal.SIGKILL
     else:
         shutil.copytree(ended.folder.path, folder)
         lines = (folder / "runs.csv").read_text().splitlines(keepends=True)
@@ -314,15 +314,11 @@ def plays(tmp_path_factory):
     path = tmp_path_factory.mktemp("data") / "plays.csv"
     train, test = planted()
     cells = (train.matrix + test.matrix).tocoo()
-    lines = [f"u{u},i{i},{y}" for u, i, y in zip(*cells.coords, cells.data, strict=True)]
-    path.write_text("\n".join(["user,item,count", *lines]) + "\n")
-    return path
+    rows = ((f"u{u}", f"i{i}", y) for u, i, y in zip(*cells.coords, cells.data, strict=True))
+    return helpers.write_rows(path, rows, ["user", "item", "count"])
 
 
-def typed(*arguments, code=0):
-    result = CliRunner().invoke(main, ["compare", *map(str, arguments)])
-    assert result.exit_code == code, result.output
-    return result
+typed = partial(helpers.typed, "compare")
 
 
 def test_compare_takes_any_of_the_models(plays):

@@ -12,7 +12,7 @@ import pytest
 from sklearn.base import clone
 
 import nbmf
-from conftest import small_matrix
+from helpers import small_matrix
 from nbmf.inference.progress import Interval
 from nbmf.storage import container
 from nbmf.storage.container import MissingStorageError, StorageError
@@ -104,7 +104,7 @@ def test_other_bits_are_told(tmp_path):
 def test_killed_fits_go_on_to_the_same_end():
     """`python tests/kill_fits.py 100` does it a hundred times."""
     script = Path(__file__).parents[1] / "kill_fits.py"
-    done = subprocess.run([sys.executable, str(script), "12"], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, str(script), "12"], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split(",")[0].removeprefix("kills: ")) >= 12
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import digamma
 
-from conftest import count_matrices, small_matrix
+from helpers import count_matrices, small_matrix
 from nbmf.backends import Sums
 from nbmf.backends.counts import Counts
 from nbmf.backends.cpu.passes import Cpu

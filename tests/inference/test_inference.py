@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import digamma, gammaln, xlogy
-from test_backends import counts_of, ties_of
 
 import literal
-from conftest import count_matrices, small_matrix
+from helpers import count_matrices, counts_of, small_matrix, ties_of
 from nbmf.backends.cpu.passes import Cpu
 from nbmf.backends.reference import Reference, pool_unseen
 from nbmf.inference.accelerate import Accelerated

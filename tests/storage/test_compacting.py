@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nbmf
-from conftest import count_matrices, small_matrix
+from helpers import assert_same_interactions, child, count_matrices, small_matrix, write_rows
 from nbmf.backends.cost import COMPILING, Sizes, continued
 from nbmf.data.text import ReadError
 from nbmf.storage import counts as compacting
@@ -23,8 +23,11 @@ from nbmf.storage.container import StorageError, read, write
 
 
 def written(path, users, items, counts):
-    path.write_text("".join(f"{u}\t{i}\t{c}\n" for u, i, c in zip(users, items, counts, strict=True)))
-    return path
+    return write_rows(path, zip(users, items, counts, strict=True), separator="\t")
+
+
+def assert_same(ours, plain):
+    assert_same_interactions(ours, plain, dtype=ours.matrix.dtype)
 
 
 @pytest.fixture
@@ -33,14 +36,6 @@ def plays(tmp_path):
     rng = np.random.default_rng(0)
     users, items = rng.integers(0, 30, 400), rng.integers(0, 12, 400)
     return written(tmp_path / "plays.tsv", [f"user{u}" for u in users], items, rng.integers(0, 5, 400))
-
-
-def assert_same(ours, plain):
-    assert ours.users.tolist() == plain.users.tolist()
-    assert ours.items.tolist() == plain.items.tolist()
-    assert ours.n_repeated == plain.n_repeated
-    for name in ("indptr", "indices", "data"):
-        np.testing.assert_array_equal(getattr(ours.matrix, name), getattr(plain.matrix, name))
 
 
 @pytest.mark.parametrize("least", [(0, 0), (8, 0), (8, 7), (99, 0), (99, 1)])
@@ -193,12 +188,12 @@ nbmf.store_counts(*sys.argv[1:3])
 def test_what_the_killed_left_is_removed_by_the_next_to_write_there(plays, tmp_path):
     """And neither what others left, nor the folder of one who is at work."""
     for name in ("c", "c2"):
-        subprocess.run([sys.executable, "-c", KILLED, plays, tmp_path / name, "kill"], check=False)
+        subprocess.run([sys.executable, "-c", KILLED, plays, tmp_path / name, "kill"], timeout=300, check=False)
     of_others = {file.name for file in tmp_path.iterdir() if file.name.startswith(".c2")}
     assert len(of_others) == 2
     assert len(list(tmp_path.iterdir())) == 5
     command = [sys.executable, "-c", KILLED, plays, tmp_path / "c", "wait"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as at_work:
+    with child(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as at_work:
         assert at_work.stdout.readline() == b"writing\n"
         (its_own,) = (file.name for file in tmp_path.iterdir() if file.name.startswith(".c.working"))
         nbmf.store_counts(plays, tmp_path / "c")
@@ -284,7 +279,7 @@ def test_the_memory_of_a_fit_is_as_stated(accelerate):
     """
     n_users, n_items, per_user, K = 100_000, 8000, 20, 30
     command = [sys.executable, "-c", FIT, *map(str, (n_users, n_items, per_user, K, int(accelerate)))]
-    done = subprocess.run(command, capture_output=True, check=True)
+    done = subprocess.run(command, capture_output=True, timeout=300, check=True)
     interpreter, arrays = map(int, done.stdout.split())
     nnz = n_users * per_user
     stated = Sizes(n_users, n_items, nnz, K, accelerate=accelerate).memory()

@@ -10,8 +10,8 @@ import pytest
 import safetensors.numpy
 
 import nbmf
-from conftest import small_matrix
 from format_1 import START, seal
+from helpers import small_matrix
 from nbmf.estimators import files as storage
 from nbmf.storage import container
 from nbmf.storage.container import MissingStorageError, StorageError

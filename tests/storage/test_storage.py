@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nbmf
-from conftest import small_matrix
 from format_1 import version_1_file
+from helpers import small_matrix
 from nbmf.estimators import files as storage
 from nbmf.model.factors import Gamma, Point
 from nbmf.storage.container import StorageError
@@ -303,6 +303,7 @@ def test_no_room_leaves_the_old_file(tmp_path, small):
         check=True,
         capture_output=True,
         text=True,
+        timeout=300,
     ).stdout
     assert "model.nbmf: cannot be written (File too large); what was there is unchanged" in said
     assert path.read_bytes() == small

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import nbmf.web.app
+from helpers import child
 from nbmf.web.middleware import Limits
 from nbmf.web.reload import Shelf
 from serving import BASKET, Client, half_sent, query, serving, status_of, wait_for, write_model
@@ -125,8 +126,7 @@ def put(path, content):
 def test_sigterm_finishes_what_is_in_flight(model_file):
     """Clients that have begun to ask get their answers, and those who keep asking are told to stop, not cut off."""
     command = [str(Path(sys.executable).with_name("nbmf")), "serve", str(model_file), "--port", "0"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
+    with child(command, stderr=subprocess.PIPE, text=True) as process:
         port = int(re.search(r"http://127.0.0.1:(\d+)/", process.stderr.readline())[1])
         client = Client(port)
         wait_for(lambda: client.ask("/ready")[0] == 200)
@@ -152,9 +152,5 @@ def test_sigterm_finishes_what_is_in_flight(model_file):
             assert status_of(connection) == 200
             connection.close()
         assert process.wait(20) == 0
-    finally:
-        process.kill()
-        process.stderr.close()
-        process.wait()
     with pytest.raises(ConnectionRefusedError):
         client.ask("/health")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.base import clone
 
 import nbmf
 from nbmf.web.item_map import draw_atlas, largest_factors
@@ -26,7 +27,7 @@ USER, ITEM, USER_ITEM = "ann/7", 104, "107"
 
 @pytest.fixture(scope="module", params=MODELS, ids=str)
 def views(request):
-    return Views(request.param.fit(plays()), "mark", None)
+    return Views(clone(request.param).fit(plays()), "mark", None)
 
 
 def test_recommendations_are_the_models_own(views):
@@ -131,7 +132,7 @@ class ItemItem:
 
 
 def test_a_model_answers_what_it_has_and_no_more():
-    views = Views(ItemItem(MODELS[0].fit(plays())), "mark")
+    views = Views(ItemItem(clone(MODELS[0]).fit(plays())), "mark")
     card = views.card()
     assert [name for name, has in card["can"].items() if has] == ["explain"]
     assert card["n_factors"] is None
