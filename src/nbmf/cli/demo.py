@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from nbmf.data.interactions import Interactions
     from nbmf.estimators.explain import Exposures
-    from nbmf.evaluation import Evaluation
     from nbmf.experiments.study import Study
 
 RELEVANCE = {"ndcg_counts": "count", **{f"ndcg_at_least_{s}": f"count ≥ {s}" for s in (1, 2, 5)}}
@@ -34,15 +33,14 @@ RELEVANCE = {"ndcg_counts": "count", **{f"ndcg_at_least_{s}": f"count ≥ {s}" f
 @file_option("-o", "--output", metavar="FOLDER", default="nbmf-demo", help="Where to write the figure and the model.")
 @sentences()
 def demo(household: int | None, components: int, seed: int, output: str) -> None:
-    """Fit a year of groceries, recommend products to one household, and compare how three models rank its purchases.
+    """Fit a year of groceries, recommend products to one household, and compare three models.
 
-    The models are fitted to four fifths of what 2,250 households bought in a year, and ranked by how well they find the
-    rest. The negative binomial model explains a burst of one product by exposure; the Poisson model has to explain it
-    by taste, or forget how often a product was bought.
+    The models are fitted to four fifths of what 2,250 households bought, and compared by how well they rank the rest.
+    The negative binomial model explains a burst of one product by exposure; the Poisson model has to explain it by
+    taste, or forget how often a product was bought.
     """
     from rich.console import Console  # noqa: PLC0415
 
-    import nbmf  # noqa: PLC0415
     from nbmf.experiments.study import open_study  # noqa: PLC0415
 
     console, folder = Console(), Path(output)
@@ -60,11 +58,7 @@ def demo(household: int | None, components: int, seed: int, output: str) -> None
     names = dict(zip(data.items.tolist(), study.labels(), strict=True))
     console.print(_bought(names, models["NBMF"].exposures(chosen)))
     console.print(_recommended(study, names, models, chosen))
-    results = {
-        name: nbmf.evaluate(model, study.train, study.test, ("counts", 1, 2, 5), at=())
-        for name, model in models.items()
-    }
-    console.print(_judged(results))
+    console.print(_judged(study, models))
     _draw(console, study, models["NBMF"], chosen, folder)
     how = shlex.join([sys.argv[0] if sys.argv[0].endswith("nbmf") else "nbmf", "explore", str(kept)])
     console.print(f"Every household, in the browser: {how}", markup=False, soft_wrap=True)
@@ -118,11 +112,12 @@ def _recommended(study: Study, names: dict[Any, str], models: dict[str, Any], ho
     return framed(title, headings, list(zip(*columns, strict=True)), "><><>")
 
 
-def _judged(results: dict[str, Evaluation]) -> Table:
+def _judged(study: Study, models: dict[str, Any]) -> Table:
     """Return a row per relevance: the NDCG of each model, and the lead of the best over the second."""
-    from nbmf.evaluation import compare  # noqa: PLC0415
+    from nbmf.evaluation import compare, evaluate  # noqa: PLC0415
 
-    rows = []
+    rows, parts = [], (study.train, study.test)
+    results = {name: evaluate(model, *parts, ("counts", 1, 2, 5), at=()) for name, model in models.items()}
     for metric, relevance in RELEVANCE.items():
         best, second, *_ = compare(results, metric)
         ahead = compare(results, metric, baseline=second.name)[best.name]

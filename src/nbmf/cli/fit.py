@@ -41,7 +41,6 @@ def _interval(context: click.Context, parameter: click.Parameter, value: str) ->
 
 
 @click.command()
-@data_group
 @file_option("-o", "--output", required=True, help="Where to write the model.")
 @option(
     "--model",
@@ -51,6 +50,7 @@ def _interval(context: click.Context, parameter: click.Parameter, value: str) ->
     "or nbslim, weights between items, which has no components, sweeps, seed or checkpoints.",
 )
 @fit_group
+@data_group
 @grouped(
     "checkpoints",
     file_option("--checkpoint", show_default="none", help="Where to save the fit as it runs, to resume it later."),
@@ -59,7 +59,7 @@ def _interval(context: click.Context, parameter: click.Parameter, value: str) ->
         metavar="N|30s|5m|1h",
         default="1m",
         callback=_interval,
-        help="How often to save it: every N sweeps, or after this time.",
+        help="How often to save it: every N sweeps, or whenever this much time has passed.",
     ),
     option("--resume", is_flag=True, show_default="start anew", help="Resume from the checkpoint if there is one."),
 )

@@ -80,9 +80,7 @@ split_options = together(
 )
 
 components_option = number_option("-k", "--components", metavar="K", default=50, help="Number of components.")
-seed_option = number_option(
-    "--seed", default=0, type=click.IntRange(0, 2**32 - 1), help="Seed of the random number generator."
-)
+seed_option = number_option("--seed", default=0, type=click.IntRange(0, 2**32 - 1), help="Random seed.")
 
 fit_options = together(
     components_option,
@@ -126,11 +124,14 @@ def read_data(
     from nbmf.storage.counts import is_counts_file  # noqa: PLC0415
 
     columns = {"user": user, "item": item, "count": count, "time": time}
-    if is_counts_file(data):
-        _refuse_columns(data, columns)
-        found = nbmf.open_counts(data)
-    else:
+    given = " and ".join(f"--{name} {column}" for name, column in columns.items() if column is not None)
+    if not is_counts_file(data):
         found = nbmf.read_interactions(data, **columns)
+    elif given:
+        what = "this file was written by nbmf and has no columns to choose"
+        raise ValueError(f"{data}: {what}; leave out {given}, or give the file it was made from")
+    else:
+        found = nbmf.open_counts(data)
     click.echo(f"{data}: {found}", err=True)
     if min_users or min_items:
         found = found.filter(min_users, min_items)
@@ -140,15 +141,6 @@ def read_data(
     if not found.nnz:
         raise ValueError(f"{data}: no count is above 0, so there is nothing to learn from")
     return found
-
-
-def _refuse_columns(data: str, columns: dict[str, str | None]) -> None:
-    given = " and ".join(f"--{name} {column}" for name, column in columns.items() if column is not None)
-    if given:
-        raise ValueError(
-            f"{data}: this file was written by nbmf and has no columns to choose; leave out {given}, or give the file "
-            "it was made from"
-        )
 
 
 def split_data(found: Interactions, split: str, test_fraction: float, seed: int) -> tuple[Interactions, Interactions]:
@@ -162,7 +154,7 @@ def split_data(found: Interactions, split: str, test_fraction: float, seed: int)
             parts = found.leave_last_out(seed=seed)
         case _:
             parts = found.split_by_date(test_fraction=test_fraction)
-    click.echo(f"held out: {parts.test.nnz:,} counts; {len(parts.untested):,} users have none of them", err=True)
+    click.echo(f"held out: {parts.test.nnz:,} counts; users without any: {len(parts.untested):,}", err=True)
     return parts
 
 
@@ -205,6 +197,4 @@ def check_slim(*names: str) -> None:
 def check_concentration(models: tuple[str, ...], concentration: float | None) -> None:
     """Refuse a concentration that none of the models uses."""
     if concentration is not None and not {"nbmf", "averaged"} & set(models):
-        raise click.UsageError(
-            f"--concentration is a setting of the model nbmf, not of {' or '.join(models)}; leave it out"
-        )
+        raise click.UsageError(f"--concentration is a setting of nbmf, not of {' or '.join(models)}; leave it out")

@@ -14,7 +14,7 @@ from nbmf.cli.terminal import sentences, show, show_json
 
 if TYPE_CHECKING:
     from nbmf.backends.cost import Sizes
-    from nbmf.data.interactions import Ids, Interactions
+    from nbmf.data.interactions import Interactions
 
 LEAST_MACHINE = 10**8  # bytes; a smaller --memory is a slip
 EXPOSURES = {"tied": "tied", "exact": "exact", "Poisson": None}
@@ -34,7 +34,6 @@ def _size(context: click.Context, parameter: click.Parameter, value: str | None)
 
 
 @click.command()
-@data_group
 @components_option
 @number_option("--clusters", metavar="C", default=64, help="Number of item clusters for tied exposures.")
 @option(
@@ -44,6 +43,7 @@ def _size(context: click.Context, parameter: click.Parameter, value: str | None)
     show_default="that of this machine",
     help="Memory of one machine, such as 16GB, to say how many machines a fit needs.",
 )
+@data_group
 @json_option
 @sentences()
 def plan(source: Values, components: int, clusters: int, memory: int | None, as_json: bool) -> None:
@@ -105,9 +105,5 @@ def _bytes(found: Interactions) -> int:
     positions = matrix.indices.nbytes + matrix.indptr.nbytes
     if matrix.indices.itemsize == 8:  # `Counts` copies them in half the bytes
         positions += positions // 2
-    return int(matrix.data.nbytes + positions) + sum(map(_bytes_of_ids, (found.users, found.items)))
-
-
-def _bytes_of_ids(ids: Ids) -> int:
-    texts = sum(map(sys.getsizeof, ids)) if ids.dtype == object else 0
-    return int(ids.nbytes) + texts
+    texts = sum(sys.getsizeof(text) for ids in (found.users, found.items) if ids.dtype == object for text in ids)
+    return int(matrix.data.nbytes + positions + found.users.nbytes + found.items.nbytes) + texts

@@ -32,8 +32,6 @@ class Bar:
 
     Parameters
     ----------
-    title : str
-        What is running.
     pause : float
         Minimum seconds between plain lines. With a pause, the last line follows at the end with the seconds taken.
     quiet : bool
