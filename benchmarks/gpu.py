@@ -29,7 +29,7 @@ from nbmf.estimators.fold_in import Held, fold_in, fold_in_on
 from nbmf.estimators.ranking import FactorScores, top
 from nbmf.inference.cavi import CAVI
 from nbmf.inference.mm import MM
-from nbmf.inference.run import run
+from nbmf.inference.run import Until, run
 from nbmf.inference.state import begin
 from nbmf.model import Model
 from nbmf.model.factors import Point, Prior
@@ -241,7 +241,7 @@ def whole_fit(matrix, start, n_sweeps=100):
 
     state = begin(MODEL, counts, backend, *start, tie(Point(start[1])))
     there = time.perf_counter()
-    found = run(CAVI(), state, counts, backend, max_iter=n_sweeps, tol=0, tie=tie)
+    found = run(CAVI(), state, counts, backend, Until(n_sweeps, 0), tie=tie)
     swept = time.perf_counter()
     users, items = found.state.users.on_host(), found.state.items.on_host()
     done = time.perf_counter()

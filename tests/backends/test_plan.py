@@ -1,8 +1,7 @@
-"""`nbmf plan`: memory as the sizes say, seconds as a clock tells; what cannot be planned is told in a sentence."""
+"""`nbmf plan`: memory from the sizes, seconds from a clock, and faults reported in a sentence."""
 
 import json
 from functools import partial
-from importlib import import_module
 
 import numpy as np
 import pytest
@@ -10,20 +9,21 @@ import pytest
 import helpers
 import nbmf
 from nbmf.backends.cost import Sizes
+from nbmf.cli.plan import _row
+from nbmf.inference import timing
 
-plan = import_module("nbmf.cli.plan")  # nbmf.cli.plan itself is the command
 typed = partial(helpers.typed, "plan")
 
 
 @pytest.fixture
 def quick(monkeypatch):
-    """A clock that goes by what is done, in place of seconds: the products of each sweep."""
-    monkeypatch.setattr(plan, "_timed", lambda samples, sizes, backend: [3.0 + each.nnz * 0.5 for each in samples])
+    """A clock that counts the work of a sweep instead of seconds."""
+    monkeypatch.setattr(timing, "_timed", lambda samples, sizes, backend: [3.0 + each.nnz * 0.5 for each in samples])
 
 
 def test_json_has_every_way_to_expose(plays, monkeypatch):
-    """Timed for good, on all users: the data are small."""
-    monkeypatch.setattr(plan, "TIMED_SECONDS", 0.0)
+    """With the real clock; the data are small, so all users are timed."""
+    monkeypatch.setattr(timing, "TIMED_SECONDS", 0.0)
     told = json.loads(typed(plays, "-k", 4, "--clusters", 5, "--json").stdout)
     data = nbmf.read_interactions(plays)
     assert (told["users"], told["items"], told["counts"]) == (data.n_users, data.n_items, data.nnz)
@@ -51,30 +51,30 @@ def test_a_file_of_counts_has_no_columns_to_choose(plays, tmp_path, command, opt
     nbmf.store_counts(plays, tmp_path / "c")
     written = ["-o", str(tmp_path / "m")] if command == "fit" else []
     told = helpers.typed(command, tmp_path / "c", option, "nonsense", *written, code=2)
-    assert f"c: is a file that nbmf has written and has no columns to choose, so {option} nonsense" in told.stderr
+    assert f"c: this file was written by nbmf and has no columns to choose; leave out {option} nonsense" in told.stderr
     assert not (tmp_path / "m").exists()
 
 
 def test_seconds_of_all_users_from_those_of_some(tmp_path, quick, monkeypatch):
-    """Where every user has as many counts the line is met, whatever the sample."""
+    """Where every user has the same number of counts, any sample predicts the exact time."""
     data = nbmf.Interactions.from_matrix(np.ones((500, 4), np.int64))
     seconds = []
     for sample in (100, 300, 10**6):
-        monkeypatch.setattr(plan, "SAMPLE", sample)
-        seconds.append(plan._predicted(data.matrix, Sizes(500, 4, 2000, 3), None))
+        monkeypatch.setattr(timing, "SAMPLED_COUNTS", sample)
+        seconds.append(timing.seconds_per_sweep(data.matrix, Sizes(500, 4, 2000, 3), None))
     assert seconds == [pytest.approx(3.0 + 2000 * 0.5)] * 3
 
 
 def test_machines_of_other_sizes(plays, quick):
-    assert "no number of them" in typed(plays, "--memory", "200 MB").stdout
+    assert "no number suffices" in typed(plays, "--memory", "200 MB").stdout
     assert "machines of 2 GB" in typed(plays, "--memory", "2GB").stdout
 
 
 def test_several_machines_have_a_driver():
     sizes = Sizes(10_000_000, 100_000, 500_000_000, 50)
     few = {"exposure": "tied", "backend": "cpu", "seconds a sweep": 1.0, "memory": 1e9, "memory of a GPU": 1e9}
-    row = plan._row(few | {"machines": 11, "memory of the driver": sizes.memory_of_driver()})
-    assert row[-1] == f"11, and {sizes.memory_of_driver() / 1e9:.1f} GB for their driver"
+    row = _row(few | {"machines": 11, "memory of the driver": sizes.memory_of_driver()})
+    assert row[-1] == f"11, plus {sizes.memory_of_driver() / 1e9:.1f} GB for the driver"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_several_machines_have_a_driver():
     [
         (["nowhere.csv"], "there is no such file"),
         (["{plays}", "--memory", "much"], "--memory is 'much'; give bytes, or a text such as '2GB'"),
-        (["{plays}", "--memory", "16"], "--memory is '16', which is 16 bytes; say 16GB"),
+        (["{plays}", "--memory", "16"], "--memory is '16', which is 16 bytes; write 16GB"),
         (["{plays}", "--min-users", "99"], "nothing is left with --min-users 99"),
         (["{plays}", "--components", "0"], "0 is not in the range"),
         (["{model}"], "is a model, not a counts"),

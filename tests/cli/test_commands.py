@@ -219,7 +219,7 @@ def test_popularity_counts_users():
         (["fit", "{plays}", "-o", "{folder}/nowhere/m"], "there is no folder"),
         (["fit", "{plays}"], "Missing option '-o'"),
         (["fit", "{plays}", "-o", "m", "--user", "nobody"], "nobody"),
-        (["fit", "{plays}", "-o", "m", "--resume"], "--resume needs to know where from"),
+        (["fit", "{plays}", "-o", "m", "--resume"], "--resume needs a checkpoint to resume from"),
         (["fit", "{plays}", "-o", "m", "--model", "binary", "--concentration", "2"], "--concentration is a setting of"),
         (["fit", "{plays}", "-o", "m", "--min-users", "1000"], "nothing is left with --min-users 1000"),
         (
@@ -230,7 +230,7 @@ def test_popularity_counts_users():
         (["recommend", "{plays}", "--user", "a"], "plays.csv: is no file of nbmf"),
         (["recommend", "{model}", "--user", "nobody"], "user 'nobody' was not in the data of the fit"),
         (["recommend", "{model}"], "say for whom"),
-        (["recommend", "{model}", "--all"], "--all is much to read"),
+        (["recommend", "{model}", "--all"], "--all is too much for a table"),
         (["recommend", "{model}", "--all", "-o", "m.xlsx"], "the name must end in .csv or .parquet"),
         (["recommend", "{model}", "--all", "-o", "{folder}/nowhere/m.csv"], "there is no folder"),
         (["evaluate", "{plays}", "--split", "date"], "have no times to split by"),
@@ -290,7 +290,7 @@ def test_ctrl_c_keeps_the_last_finished_sweep(plays, tmp_path, monkeypatch):
         interrupted_at(4, patched)
         told = typed("fit", plays, "-o", model, *options, "--checkpoint", checkpoint, code=130)
     assert f"interrupted; {model} holds the model of sweep 4" in told.stderr
-    assert f"with --checkpoint {checkpoint} --resume it goes on" in told.stderr
+    assert f"resume it with --checkpoint {checkpoint} --resume" in told.stderr
     assert (nbmf.load(model).n_iter_, nbmf.load(model).ending_) == (4, "interrupted")
     typed("fit", plays, "-o", model, *options, "--checkpoint", checkpoint, "--resume")
     typed("fit", plays, "-o", whole, *options)

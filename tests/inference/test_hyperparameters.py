@@ -18,7 +18,7 @@ from nbmf.data.datasets import simulate
 from nbmf.inference.cavi import CAVI
 from nbmf.inference.hyperparameters import Learned, with_priors
 from nbmf.inference.mm import MM
-from nbmf.inference.run import run
+from nbmf.inference.run import Until, run
 from nbmf.inference.state import begin
 from nbmf.model import Model
 from nbmf.model.factors import Prior
@@ -36,7 +36,7 @@ def fit(matrix, algorithm, n_components=3, backend=None, ties=None, max_iter=25,
     model = Model(NegativeBinomial(1.0), Prior(1.0, 1.0), Prior(1.0, 1.0))
     backend = backend or Cpu(1)
     state = begin(model, counts, backend, W, H, ties)
-    return run(algorithm, state, counts, backend, max_iter=max_iter, tol=0)  # raises if the objective falls
+    return run(algorithm, state, counts, backend, Until(max_iter, 0))  # raises if the objective falls
 
 
 @pytest.mark.parametrize("backend", [Reference(), Cpu(2)], ids=str)

@@ -13,7 +13,7 @@ from nbmf.backends.reference import Reference, pool_unseen
 from nbmf.inference.accelerate import Accelerated
 from nbmf.inference.cavi import CAVI
 from nbmf.inference.mm import MM
-from nbmf.inference.run import Ending, FallingObjectiveError, run
+from nbmf.inference.run import Ending, FallingObjectiveError, Until, run
 from nbmf.inference.state import begin, observe, with_item_rate
 from nbmf.model import Model
 from nbmf.model.factors import Gamma, Prior
@@ -213,7 +213,7 @@ def test_a_run_never_falls(matrix, n_components, n_clusters, algorithm, accelera
     for dtype in (np.float64, np.float32):
         state, counts = start(matrix, Cpu(n_threads=1), MODEL, n_components, ties, dtype=dtype)
         chosen = Accelerated(algorithm) if accelerate else algorithm
-        found = run(chosen, state, counts, Cpu(n_threads=1), max_iter=25, tol=0)
+        found = run(chosen, state, counts, Cpu(n_threads=1), Until(25, 0))
         assert np.isfinite(found.objectives).all()
         assert (found.state.users.mean >= 0).all()
         assert len(found.objectives) == 25
@@ -226,7 +226,7 @@ def test_a_run_never_falls(matrix, n_components, n_clusters, algorithm, accelera
 def test_acceleration_gets_further(algorithm):
     backend = Cpu(n_threads=1)
     state, counts = start(small_matrix(60, 40), backend, n_components=6)
-    plain, fast = (run(a, state, counts, backend, max_iter=150, tol=0) for a in (algorithm, Accelerated(algorithm)))
+    plain, fast = (run(a, state, counts, backend, Until(150, 0)) for a in (algorithm, Accelerated(algorithm)))
     assert np.all(np.diff(fast.objectives) >= -slack(counts, fast.objectives[-1]))
     first = np.argmax(np.array(fast.objectives) >= plain.objectives[-1])
     assert 0 < first < 120
@@ -235,12 +235,12 @@ def test_acceleration_gets_further(algorithm):
 def test_stops_at_the_relative_increase():
     backend = Cpu(n_threads=1)
     state, counts = start(small_matrix(), backend)
-    found = run(CAVI(), state, counts, backend, max_iter=1000, tol=1e-4)
+    found = run(CAVI(), state, counts, backend, Until(1000, 1e-4))
     assert found.ending is Ending.CONVERGED
     increase = np.diff(found.objectives) / np.abs(found.objectives[:-1])
     assert increase[-1] < 1e-4
     assert np.all(increase[:-1] >= 1e-4)
-    assert run(CAVI(), state, counts, backend, max_iter=3, tol=1e-4).ending is Ending.MAX_ITER
+    assert run(CAVI(), state, counts, backend, Until(3, 1e-4)).ending is Ending.MAX_ITER
 
 
 def test_ties_are_refreshed_and_then_frozen():
@@ -252,11 +252,11 @@ def test_ties_are_refreshed_and_then_frozen():
         return ties_of(20, 4, seed=len(made))
 
     sweeps = []
-    found = run(CAVI(), state, counts, backend, max_iter=60, tol=0, tie=tie, watch=lambda s: sweeps.append(s.sweep))
+    found = run(CAVI(), state, counts, backend, Until(60, 0), tie=tie, watch=lambda s: sweeps.append(s.sweep))
     assert made == [1, 2, 4, 8, 16, 32]
     assert np.all(np.diff(found.objectives[33:]) >= 0)
     made.clear()
-    early = run(CAVI(), state, counts, backend, max_iter=500, tol=0.5, tie=tie)
+    early = run(CAVI(), state, counts, backend, Until(500, 0.5), tie=tie)
     assert early.ending is Ending.CONVERGED
     assert len(made) == 2  # after the first sweep, which nothing precedes, and when the second would have been the last
 
@@ -272,9 +272,9 @@ def test_an_interrupt_keeps_the_last_finished_sweep():
 
         return watch
 
-    found = run(CAVI(), state, counts, backend, max_iter=50, tol=0, watch=interrupt_at(7))
+    found = run(CAVI(), state, counts, backend, Until(50, 0), watch=interrupt_at(7))
     assert found.ending is Ending.INTERRUPTED
-    assert found.objectives == run(CAVI(), state, counts, backend, max_iter=7, tol=0).objectives
+    assert found.objectives == run(CAVI(), state, counts, backend, Until(7, 0)).objectives
     assert found.state.objective == found.objectives[-1]
 
     class Interrupted:
@@ -282,7 +282,7 @@ def test_an_interrupt_keeps_the_last_finished_sweep():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(Interrupted(), state, counts, backend, max_iter=50, tol=0)
+        run(Interrupted(), state, counts, backend, Until(50, 0))
 
 
 def test_a_falling_objective_raises():
@@ -294,6 +294,6 @@ def test_a_falling_objective_raises():
             worse = state.users.mean * 3
             return observe(state.model, counts, backend, type(state.users)(worse), state.items, None, state.log_base)
 
-    better = run(MM(), state, counts, backend, max_iter=20, tol=0).state
+    better = run(MM(), state, counts, backend, Until(20, 0)).state
     with pytest.raises(FallingObjectiveError, match="sweep 1: the objective went from"):
-        run(Backwards(), better, counts, backend, max_iter=5, tol=0)
+        run(Backwards(), better, counts, backend, Until(5, 0))

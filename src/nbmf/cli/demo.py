@@ -1,87 +1,81 @@
-"""`nbmf demo`: real groceries, what one household may like, and which of three models finds it best."""
+"""`nbmf demo`: real groceries, recommendations for one household, and a comparison of three models."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from nbmf.cli.options import components_option, file_option, option, seed_option
 from nbmf.cli.serve import fit_and_keep
-from nbmf.cli.terminal import sentences
+from nbmf.cli.terminal import framed, sentences
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
     from nbmf.data.interactions import Interactions
-    from nbmf.evaluation import Evaluation
+    from nbmf.estimators.explain import Exposures
     from nbmf.experiments.study import Study
 
 RELEVANCE = {"ndcg_counts": "count", **{f"ndcg_at_least_{s}": f"count ≥ {s}" for s in (1, 2, 5)}}
 
 
-@click.command()
-@click.option("--household", type=int, default=None, help="Show this household [default: one with a typical basket].")
-@click.option("-k", "--components", default=50, show_default=True, help="Number of components.")
-@click.option("--seed", default=0, show_default=True, help="Seed of the random start.")
-@click.option(
-    "-o",
-    "--output",
-    default="nbmf-demo",
-    show_default=True,
-    type=click.Path(),
-    help="Folder of the picture and the model.",
-)
+@click.command(short_help="Fit real groceries, recommend, and compare three models.")
+@option("--household", metavar="ID", type=int, show_default="one with a typical basket", help="Household to show.")
+@components_option
+@seed_option
+@file_option("-o", "--output", metavar="FOLDER", default="nbmf-demo", help="Where to write the figure and the model.")
+@sentences()
 def demo(household: int | None, components: int, seed: int, output: str) -> None:
-    """Fit real groceries; show what one household may like, and how well three models find what was held out.
+    """Fit a year of groceries, recommend products to one household, and compare three models.
 
-    The models see four fifths of what 2,250 households bought in a year. The negative binomial model explains a burst
-    of one product by exposure; the Poisson model has to explain it by taste, or forget how often a product was bought.
+    The models are fitted to four fifths of what 2,250 households bought, and compared by how well they rank the rest.
+    The negative binomial model explains a burst of one product by exposure; the Poisson model has to explain it by
+    taste, or forget how often a product was bought.
     """
-    with sentences():
-        _show(household, components, seed, Path(output))
-
-
-def _show(household: int | None, components: int, seed: int, folder: Path) -> None:
     from rich.console import Console  # noqa: PLC0415
 
-    import nbmf  # noqa: PLC0415
     from nbmf.experiments.study import open_study  # noqa: PLC0415
 
-    console = Console()
+    console, folder = Console(), Path(output)
     console.print("Reading the groceries …")
     study = open_study()
     data = study.data
     if household is not None and household not in data.users:
         raise click.BadParameter(f"{household} is not among the {data.n_users} households", param_hint="--household")
     console.print(f"{data}\nheld out: {study.split}\n")
-    settings: dict[str, Any] = {"random_state": seed, "verbose": True}
-    models: dict[str, Any] = {
-        "NBMF": nbmf.NBMF(components, **settings),
-        "PoissonMF": nbmf.PoissonMF(components, **settings),
-        "binarized PoissonMF": nbmf.PoissonMF(components, binarize=True, **settings),
-    }
     folder.mkdir(parents=True, exist_ok=True)
     kept = folder / "groceries.nbmf"
-    fit_and_keep(models["NBMF"], study.train, str(kept))
-    for name in ("PoissonMF", "binarized PoissonMF"):
-        models[name].fit(study.train)
+    models = _fitted(study, components, seed, kept)
     chosen = _typical_household(study.train) if household is None else household
     console.print(f"\n[bold]Household {chosen}[/bold]\n")
-    console.print(_bought(study, models["NBMF"], chosen))
-    console.print(_recommended(study, models, chosen))
-    results = {
-        name: nbmf.evaluate(model, study.train, study.test, ("counts", 1, 2, 5), at=())
-        for name, model in models.items()
-    }
-    console.print(_judged(results))
+    names = dict(zip(data.items.tolist(), study.labels(), strict=True))
+    console.print(_bought(names, models["NBMF"].exposures(chosen)))
+    console.print(_recommended(study, names, models, chosen))
+    console.print(_judged(study, models))
     _draw(console, study, models["NBMF"], chosen, folder)
     how = shlex.join([sys.argv[0] if sys.argv[0].endswith("nbmf") else "nbmf", "explore", str(kept)])
     console.print(f"Every household, in the browser: {how}", markup=False, soft_wrap=True)
+
+
+def _fitted(study: Study, components: int, seed: int, kept: Path) -> dict[str, Any]:
+    """Fit the three models, and write the first to a file."""
+    import nbmf  # noqa: PLC0415
+
+    settings: dict[str, Any] = {"random_state": seed, "verbose": True}
+    first = nbmf.NBMF(components, **settings)
+    fit_and_keep(first, study.train, str(kept))
+    return {
+        "NBMF": first,
+        "PoissonMF": nbmf.PoissonMF(components, **settings).fit(study.train),
+        "binarized PoissonMF": nbmf.PoissonMF(components, binarize=True, **settings).fit(study.train),
+    }
 
 
 def _typical_household(data: Interactions) -> Any:
@@ -93,66 +87,37 @@ def _typical_household(data: Interactions) -> Any:
     return data.users[sorted(typical, key=lambda row: n_bought[row])[len(typical) // 2]].item()
 
 
-def _names(study: Study) -> dict[Any, str]:
-    from rich.markup import escape  # noqa: PLC0415
-
-    return dict(zip(study.data.items.tolist(), map(escape, study.labels()), strict=True))
-
-
-def _bought(study: Study, model: Any, household: Any) -> Table:
-    from rich.table import Table  # noqa: PLC0415
-
-    names, exposures = _names(study), model.exposures(household)
-    table = Table(title="What it bought most often, and how exposed it was (1 = as its tastes suggest)")
-    table.add_column("product")
-    for name in ("times bought", "expected", "exposure"):
-        table.add_column(name, justify="right")
-    for n in range(min(10, len(exposures.item))):
-        table.add_row(
-            names[exposures.item[n].item()],
-            f"{exposures.count[n]:.0f}",
-            f"{exposures.intensity[n]:.2f}",
-            f"{exposures.exposure[n]:.2f} ± {exposures.sd[n]:.2f}",
-        )
-    return table
+def _bought(names: dict[Any, str], found: Exposures) -> Table:
+    """Return the products that a household bought most often, with its exposure to each."""
+    cells = zip(found.item.tolist(), found.count, found.intensity, found.exposure, found.sd, strict=True)
+    rows = [
+        (names[item], f"{count:.0f}", f"{intensity:.2f}", f"{exposure:.2f} ± {sd:.2f}")
+        for item, count, intensity, exposure, sd in islice(cells, 10)
+    ]
+    title = "What it bought most often, and its exposure (1: as often as its tastes suggest)"
+    return framed(title, ("product", "times bought", "expected", "exposure"), rows, "<>>>")
 
 
-def _recommended(study: Study, models: dict[str, Any], household: Any) -> Table:
-    from rich.table import Table  # noqa: PLC0415
-
-    names = _names(study)
+def _recommended(study: Study, names: dict[Any, str], models: dict[str, Any], household: Any) -> Table:
+    """Return ten products per model, with a mark on those that were held out."""
     held_out = study.test.matrix[[study.data.users.tolist().index(household)]].indices
     later = set(study.data.items[held_out].tolist())
-    table = Table(
-        title="Ten products it may like, with the expected number of purchases (✓: held out, so it did buy it)"
-    )
-    table.add_column("", justify="right")
-    columns = []
+    columns: list[Any] = [[str(rank) for rank in range(1, 11)]]
     for name in ("NBMF", "PoissonMF"):
-        table.add_column(name)
-        table.add_column("expected", justify="right")
         found = models[name].recommend(household, n=10)
-        columns.append(
-            [
-                (names[item] + " ✓" * (item in later), f"{score:.2f}")
-                for item, score in zip(found.items[0].tolist(), found.scores[0], strict=True)
-            ]
-        )
-    for rank, row in enumerate(zip(*columns, strict=True), start=1):
-        table.add_row(str(rank), *(cell for pair in row for cell in pair))
-    return table
+        columns.append([names[item] + " ✓" * (item in later) for item in found.items[0].tolist()])
+        columns.append([f"{score:.2f}" for score in found.scores[0]])
+    title = "Ten products it may like, with the expected number of purchases (✓: held out, so it did buy it)"
+    headings = ("", "NBMF", "expected", "PoissonMF", "expected")
+    return framed(title, headings, list(zip(*columns, strict=True)), "><><>")
 
 
-def _judged(results: dict[str, Evaluation]) -> Table:
-    """Return a row for each relevance: NDCG of each model with its interval, and how far the best is ahead."""
-    from rich.table import Table  # noqa: PLC0415
+def _judged(study: Study, models: dict[str, Any]) -> Table:
+    """Return a row per relevance: the NDCG of each model, and the lead of the best over the second."""
+    from nbmf.evaluation import compare, evaluate  # noqa: PLC0415
 
-    from nbmf.evaluation import compare  # noqa: PLC0415
-
-    table = Table(title="How well they rank what was held out: NDCG, 95 % interval", show_lines=True)
-    table.add_column("relevance")
-    for name in (*results, "best ahead of the second by"):
-        table.add_column(name, justify="right")
+    rows, parts = [], (study.train, study.test)
+    results = {name: evaluate(model, *parts, ("counts", 1, 2, 5), at=()) for name, model in models.items()}
     for metric, relevance in RELEVANCE.items():
         best, second, *_ = compare(results, metric)
         ahead = compare(results, metric, baseline=second.name)[best.name]
@@ -160,8 +125,9 @@ def _judged(results: dict[str, Evaluation]) -> Table:
             _cell(result[metric].mean, result[metric].interval, "best " * (name == best.name))
             for name, result in results.items()
         ]
-        table.add_row(relevance, *cells, _cell(ahead.difference, ahead.difference_interval))
-    return table
+        rows.append((relevance, *cells, _cell(ahead.difference, ahead.difference_interval)))
+    title = "How well they rank what was held out: NDCG and 95 % interval"
+    return framed(title, ("relevance", *results, "lead over the second"), rows, "<>>>>", lines=True)
 
 
 def _cell(value: float, interval: tuple[float, float], mark: str = "") -> str:
@@ -170,12 +136,11 @@ def _cell(value: float, interval: tuple[float, float], mark: str = "") -> str:
 
 def _draw(console: Console, study: Study, model: Any, household: Any, folder: Path) -> None:
     if find_spec("matplotlib") is None:
-        console.print("For a picture of its exposures: pip install 'nbmf[plots]'", markup=False)
+        console.print("For a figure of its exposures: pip install 'nbmf[plots]'", markup=False)
         return
     from nbmf.experiments.pictures import of_user  # noqa: PLC0415
     from nbmf.experiments.portrait import portray  # noqa: PLC0415
 
     of_user(portray(study, model, household)).save(folder)
-    console.print(
-        f"Its exposures and what it has not bought yet: {folder / 'exposure.png'}", markup=False, soft_wrap=True
-    )
+    text = f"Its exposures, and what it has not bought yet: {folder / 'exposure.png'}"
+    console.print(text, markup=False, soft_wrap=True)

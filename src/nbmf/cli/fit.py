@@ -12,14 +12,15 @@ import click
 
 from nbmf.cli.options import (
     MODELS,
-    check_concentration,
-    check_slim,
-    data_argument,
-    data_options,
-    fit_options,
+    Values,
+    check_model,
+    data_group,
+    file_option,
+    fit_group,
+    grouped,
     json_option,
     make_model,
-    make_slim,
+    option,
     read_data,
 )
 from nbmf.cli.terminal import end_interrupted, sentences, show, show_json
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
-def _interval(context: click.Context, option: click.Parameter, value: str) -> int | timedelta:
-    """A number of sweeps, or a time such as 30s, 5m or 1h."""
+def _interval(context: click.Context, parameter: click.Parameter, value: str) -> int | timedelta:
+    """Read a number of sweeps, or a time such as 30s, 5m or 1h."""
     parts = re.fullmatch("([1-9][0-9]{0,8})([smh]?)", value)
     if parts is None:
         raise click.BadParameter(f"{value!r} is neither a number of sweeps nor a time such as 30s, 5m or 1h")
@@ -40,102 +41,74 @@ def _interval(context: click.Context, option: click.Parameter, value: str) -> in
 
 
 @click.command()
-@data_argument
-@click.option("-o", "--output", metavar="FILE", required=True, type=click.Path(), help="Where to write the model.")
-@click.option(
+@file_option("-o", "--output", required=True, help="Where to write the model.")
+@option(
     "--model",
     type=click.Choice((*MODELS, "nbslim")),
     default="nbmf",
-    show_default=True,
-    help="Negative binomial factors, Poisson, Poisson on whether there is a count; or nbslim, weights between items, "
-    "which has no components, sweeps to choose, seed or checkpoint.",
+    help="Negative binomial factorization; Poisson factorization, of counts or of whether there is a count (binary); "
+    "or nbslim, weights between items, which has no components, sweeps, seed or checkpoints.",
 )
-@fit_options
-@data_options
-@click.option(
-    "--checkpoint",
-    metavar="FILE",
-    type=click.Path(),
-    show_default="none",
-    help="Where to write what the fit can go on from if it is cut short.",
+@fit_group
+@data_group
+@grouped(
+    "checkpoints",
+    file_option("--checkpoint", show_default="none", help="Where to save the fit as it runs, to resume it later."),
+    option(
+        "--checkpoint-every",
+        metavar="N|30s|5m|1h",
+        default="1m",
+        callback=_interval,
+        help="How often to save it: every N sweeps, or whenever this much time has passed.",
+    ),
+    option("--resume", is_flag=True, show_default="start anew", help="Resume from the checkpoint if there is one."),
 )
-@click.option(
-    "--checkpoint-every",
-    metavar="N|30s|5m|1h",
-    default="1m",
-    show_default=True,
-    callback=_interval,
-    help="How often: every N sweeps, or when so much time has passed.",
-)
-@click.option("--resume", is_flag=True, show_default="start anew", help="Go on from the checkpoint if there is one.")
 @json_option
-def fit(
-    data: str,
-    user: str | None,
-    item: str | None,
-    count: str | None,
-    min_users: int,
-    min_items: int,
-    output: str,
-    model: str,
-    components: int,
-    concentration: float | None,
-    seed: int,
-    max_iter: int,
-    tol: float,
-    checkpoint: str | None,
-    checkpoint_every: int | timedelta,
-    resume: bool,
-    as_json: bool,
-) -> None:
+@sentences()
+def fit(source: Values, output: str, model: str, settings: Values, checkpoints: Values, as_json: bool) -> None:
     """Fit a model to DATA and write it to a file.
 
-    DATA is a csv, tsv, txt (also .gz, .zst) or parquet file with a user, an item and perhaps a count in each row.
-    Ctrl-C writes the model of the last finished sweep (of nbslim: nothing).
+    DATA is a csv, tsv, txt (also .gz, .zst) or parquet file whose rows have a user, an item and, optionally, a count.
+    Ctrl-C writes the model after the last finished sweep; with nbslim, nothing is written.
     """
-    if resume and checkpoint is None:
-        raise click.UsageError("--resume needs to know where from: give --checkpoint FILE")
-    if model == "nbslim":
-        check_slim("components", "seed", "max_iter", "tol", "checkpoint", "checkpoint_every", "resume")
-    else:
-        check_concentration((model,), concentration)
-    _check_files({"DATA": data, "--output": output, "--checkpoint": checkpoint})
-    with sentences():
-        from nbmf.inference.progress import Stopwatch  # noqa: PLC0415
-        from nbmf.storage.container import check_place  # noqa: PLC0415 (heavy modules only when the command runs)
+    checkpoint = checkpoints["checkpoint"]
+    if checkpoints["resume"] and checkpoint is None:
+        raise click.UsageError("--resume needs a checkpoint to resume from: give --checkpoint FILE")
+    check_model(model, settings["concentration"], "components", "seed", "max_iter", "tol", *checkpoints)
+    _check_files({"DATA": source["data"], "--output": output, "--checkpoint": checkpoint})
+    from nbmf.inference.progress import Stopwatch  # noqa: PLC0415
+    from nbmf.storage.container import check_place  # noqa: PLC0415 (heavy modules only when the command runs)
 
-        check_place(output)
-        found = read_data(data, user, item, count, min_users, min_items, None)
-        goes_on = resume and os.path.exists(str(checkpoint))
-        if resume and not goes_on:
-            click.echo(f"{checkpoint}: no checkpoint yet, so the fit starts anew", err=True)
-        warnings.filterwarnings("ignore", "fit interrupted")  # it is told below
-        watch = Stopwatch()
-        estimator: Any
-        if model == "nbslim":
-            estimator = make_slim(concentration).fit(found)
-        else:
-            estimator = make_model(model, components, concentration, seed, max_iter, tol).fit(
-                found,
-                checkpoint=checkpoint,
-                checkpoint_every=checkpoint_every,
-                resume=checkpoint if goes_on else None,
-            )
-        estimator.save(output)
-        _report(estimator, found, output, watch.seconds, as_json)
-        if estimator.ending_ == "interrupted":
-            further = f"; with --checkpoint {checkpoint} --resume it goes on" if checkpoint else ""
-            end_interrupted(f"{output} holds the model of sweep {estimator.n_iter_}{further}")
+    check_place(output)
+    found = read_data(**source)
+    warnings.filterwarnings("ignore", "fit interrupted")  # reported below
+    arguments = {} if checkpoint is None else _fit_arguments(**checkpoints)
+    watch = Stopwatch()
+    estimator = make_model(model, **settings).fit(found, **arguments)
+    estimator.save(output)
+    _report(estimator, found, output, watch.seconds, as_json)
+    if estimator.ending_ == "interrupted":
+        further = f"; resume it with --checkpoint {checkpoint} --resume" if checkpoint else ""
+        end_interrupted(f"{output} holds the model of sweep {estimator.n_iter_}{further}")
 
 
 def _check_files(files: dict[str, str | None]) -> None:
-    """Refuse to write over the data, or over the other file."""
+    """Refuse to write over the data, or one output over another."""
     places: dict[str, str] = {}
     for role, path in files.items():
         if path is not None:
             other = places.setdefault(os.path.realpath(path), role)
             if other != role:
-                raise click.UsageError(f"{role} {path} is {other} too; name another file, as this one would be lost")
+                raise click.UsageError(f"{role} {path} is also {other}; name another file, as this one would be lost")
+
+
+def _fit_arguments(checkpoint: str, checkpoint_every: int | timedelta, resume: bool) -> Values:
+    """Return the arguments of `fit` for a checkpoint, from which the fit resumes if asked to and it exists."""
+    exists = os.path.exists(checkpoint)
+    if resume and not exists:
+        click.echo(f"{checkpoint}: no checkpoint yet, so the fit starts anew", err=True)
+    saved = checkpoint if resume and exists else None
+    return {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": saved}
 
 
 def _report(estimator: Any, data: Interactions, output: str, seconds: float, as_json: bool) -> None:

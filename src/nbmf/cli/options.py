@@ -1,18 +1,19 @@
-"""Options that several commands share, and what they mean: which data, which part of it to test on, which model."""
+"""Options that several commands share, and the data and models they describe."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     from nbmf.data.interactions import Interactions
-    from nbmf.estimators.nbmf import NBMF, PoissonMF
     from nbmf.estimators.slim import NBSLIM
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+Values = dict[str, Any]  # of a group of options, by the options' names
 
 MODELS = ("nbmf", "poisson", "binary")
 JUDGED = (*MODELS, "popularity")
@@ -21,7 +22,7 @@ COMPARED = (*JUDGED, "averaged", "nbslim", "ease", "knn", "als", "bpr", "hpf", "
 
 
 def together(*decorators: Decorator) -> Decorator:
-    """Return one decorator that does what these do, the first outermost."""
+    """Combine decorators into one; the first is the outermost."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for decorator in reversed(decorators):
@@ -31,139 +32,119 @@ def together(*decorators: Decorator) -> Decorator:
     return decorate
 
 
+def grouped(name: str, *options: Decorator) -> Decorator:
+    """Add options to a command, which receives their values as one dictionary under this name."""
+    members = [option.name for option in click.command()(together(*options)(lambda: None)).params]
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def run(**values: Any) -> Any:
+            return command(**{name: {member: values.pop(str(member)) for member in members}}, **values)
+
+        return together(*options)(run)
+
+    return decorate
+
+
+option = partial(click.option, show_default=True)
+number_option = partial(option, metavar="N", type=click.IntRange(1))
+file_option = partial(option, metavar="FILE", type=click.Path())
+column_option = partial(option, metavar="COLUMN", show_default="recognised by name or position")
+
 data_argument = click.argument("data", type=click.Path())
 
 data_options = together(
-    click.option("--user", metavar="COLUMN", show_default="recognised by its name or place", help="The users' column."),
-    click.option("--item", metavar="COLUMN", show_default="recognised by its name or place", help="The items' column."),
-    click.option(
-        "--count",
-        metavar="COLUMN",
-        show_default="recognised by its name or place",
-        help="The counts' column. In a file without one each row counts 1.",
-    ),
-    click.option(
-        "--min-users",
-        metavar="N",
-        default=0,
-        show_default=True,
-        type=click.IntRange(0),
-        help="Keep items with at least N users.",
-    ),
-    click.option(
-        "--min-items",
-        metavar="N",
-        default=0,
-        show_default=True,
-        type=click.IntRange(0),
-        help="Then keep users with at least N items.",
-    ),
+    column_option("--user", help="Column of user ids."),
+    column_option("--item", help="Column of item ids."),
+    column_option("--count", help="Column of counts. In a file without one, each row counts 1."),
+    number_option("--min-users", default=0, type=click.IntRange(0), help="Keep only items with at least N users."),
+    number_option("--min-items", default=0, type=click.IntRange(0), help="Then keep only users with at least N items."),
 )
 
 split_options = together(
-    click.option(
+    option(
         "--split",
         type=click.Choice(["random", "per-user", "last", "date"]),
         default="random",
-        show_default=True,
-        help="What to test on: a fraction of all counts at random (the paper's way), a fraction of each user's, each "
-        "user's last item, or the last fraction in time. The last two need --time.",
+        help="What to hold out for the test: a random fraction of all counts (as in the paper), a random fraction of "
+        "each user's counts, each user's last item, or the latest fraction of all counts. The last two need --time.",
     ),
-    click.option(
+    option(
         "--test-fraction",
-        metavar="SHARE",
+        metavar="FRACTION",
         default=0.2,
-        show_default=True,
         type=click.FloatRange(0, 1, min_open=True, max_open=True),
-        help="How much to test on.",
+        help="Fraction of the counts to hold out.",
     ),
-    click.option("--time", metavar="COLUMN", show_default="not read", help="The times' column."),
+    column_option("--time", show_default="times are not read", help="Column of times."),
 )
+
+components_option = number_option("-k", "--components", metavar="K", default=50, help="Number of components.")
+seed_option = number_option("--seed", default=0, type=click.IntRange(0, 2**32 - 1), help="Random seed.")
 
 fit_options = together(
-    click.option(
-        "-k",
-        "--components",
-        metavar="K",
-        default=50,
-        show_default=True,
-        type=click.IntRange(1),
-        help="Number of components.",
-    ),
-    click.option(
+    components_option,
+    option(
         "--concentration",
         metavar="α",
-        show_default="1; of nbslim 3",
+        show_default="1, or 3 for nbslim",
         type=click.FloatRange(0, min_open=True),
-        help="Of the models nbmf and nbslim: small forgives bursts, large is close to Poisson.",
+        help="Of nbmf and nbslim: a small α tolerates bursts of counts, a large one is close to Poisson.",
     ),
-    click.option(
-        "--seed",
-        metavar="N",
-        default=0,
-        show_default=True,
-        type=click.IntRange(0, 2**32 - 1),
-        help="Seed of all that is random.",
-    ),
-    click.option(
-        "--max-iter", metavar="N", default=500, show_default=True, type=click.IntRange(1), help="Most sweeps."
-    ),
-    click.option(
+    seed_option,
+    number_option("--max-iter", default=500, help="Maximum number of sweeps."),
+    option(
         "--tol",
-        metavar="SHARE",
+        metavar="FRACTION",
         default=1e-5,
-        show_default=True,
         type=click.FloatRange(0),
-        help="Stop when a sweep raises the objective by less than this share of it.",
+        help="Stop when a sweep raises the objective by less than this fraction of it.",
     ),
 )
 
-json_option = click.option(
-    "--json", "as_json", is_flag=True, show_default="a table", help="Write JSON, for programs, to standard output."
-)
+json_option = option("--json", "as_json", is_flag=True, show_default="a table", help="Print JSON to standard output.")
+
+
+data_group = grouped("source", data_argument, data_options)
+split_group = grouped("splitting", split_options)
+fit_group = grouped("settings", fit_options)
 
 
 def read_data(
-    data: str, user: str | None, item: str | None, count: str | None, min_users: int, min_items: int, time: str | None
+    data: str,
+    user: str | None,
+    item: str | None,
+    count: str | None,
+    min_users: int,
+    min_items: int,
+    time: str | None = None,
 ) -> Interactions:
-    """Read a file and filter it, once and items first, as the paper does."""
+    """Read a file and filter it once, items first, as the paper does."""
     import nbmf  # noqa: PLC0415
+    from nbmf.storage.counts import is_counts_file  # noqa: PLC0415
 
-    if is_compact(data):
-        _refuse_columns(data, {"--user": user, "--item": item, "--count": count, "--time": time})
-        found = nbmf.open_counts(data)
+    columns = {"user": user, "item": item, "count": count, "time": time}
+    given = " and ".join(f"--{name} {column}" for name, column in columns.items() if column is not None)
+    if not is_counts_file(data):
+        found = nbmf.read_interactions(data, **columns)
+    elif given:
+        what = "this file was written by nbmf and has no columns to choose"
+        raise ValueError(f"{data}: {what}; leave out {given}, or give the file it was made from")
     else:
-        found = nbmf.read_interactions(data, user=user, item=item, count=count, time=time)
+        found = nbmf.open_counts(data)
     click.echo(f"{data}: {found}", err=True)
     if min_users or min_items:
         found = found.filter(min_users, min_items)
         click.echo(f"kept: {found}", err=True)
         if not found.nnz:
-            raise ValueError(f"nothing is left with --min-users {min_users} and --min-items {min_items}; ask for less")
+            raise ValueError(f"nothing is left with --min-users {min_users} and --min-items {min_items}; lower them")
     if not found.nnz:
         raise ValueError(f"{data}: no count is above 0, so there is nothing to learn from")
     return found
 
 
-def _refuse_columns(data: str, given: dict[str, str | None]) -> None:
-    """Refuse to choose columns of a file that has none."""
-    options = [f"{option} {column}" for option, column in given.items() if column is not None]
-    if options:
-        raise ValueError(
-            f"{data}: is a file that nbmf has written and has no columns to choose, so {' and '.join(options)} means "
-            "nothing; leave it out, or give the file from which it was made"
-        )
-
-
-def is_compact(path: str) -> bool:
-    """Whether a file is one that nbmf has written, as `nbmf.store_counts` does."""
-    from nbmf.storage.counts import is_counts_file  # noqa: PLC0415
-
-    return is_counts_file(path)
-
-
 def split_data(found: Interactions, split: str, test_fraction: float, seed: int) -> tuple[Interactions, Interactions]:
-    """Return what to fit and what to test on."""
+    """Return the counts to fit and those to test on."""
     match split:
         case "random":
             parts = found.split(test_fraction, seed=seed)
@@ -173,32 +154,40 @@ def split_data(found: Interactions, split: str, test_fraction: float, seed: int)
             parts = found.leave_last_out(seed=seed)
         case _:
             parts = found.split_by_date(test_fraction=test_fraction)
-    click.echo(f"test: {parts.test.nnz:,} counts; {len(parts.untested):,} users have nothing to test", err=True)
+    click.echo(f"held out: {parts.test.nnz:,} counts; users without any: {len(parts.untested):,}", err=True)
     return parts
 
 
-def make_model(
-    name: str, components: int, concentration: float | None, seed: int, max_iter: int, tol: float
-) -> NBMF | PoissonMF:
-    """Return the estimator of that name, which shows its progress."""
+def make_model(name: str, components: int, concentration: float | None, seed: int, max_iter: int, tol: float) -> Any:
+    """Return the estimator of this name, with progress shown; nbslim has none of the other settings."""
     import nbmf  # noqa: PLC0415
 
-    common: dict[str, Any] = {"random_state": seed, "max_iter": max_iter, "tol": tol, "verbose": True}
+    if name == "nbslim":
+        return make_slim(concentration)
+    common: Values = {"random_state": seed, "max_iter": max_iter, "tol": tol, "verbose": True}
     if name == "nbmf":
         return nbmf.NBMF(components, concentration=1.0 if concentration is None else concentration, **common)
     return nbmf.PoissonMF(components, binarize=name == "binary", **common)
 
 
 def make_slim(concentration: float | None) -> NBSLIM:
-    """Return the estimator of weights between items, which shows its progress."""
+    """Return the estimator nbslim, with progress shown."""
     import nbmf  # noqa: PLC0415
 
-    own: dict[str, Any] = {} if concentration is None else {"concentration": concentration}
+    own: Values = {} if concentration is None else {"concentration": concentration}
     return nbmf.NBSLIM(verbose=True, **own)
 
 
+def check_model(name: str, concentration: float | None, *factor_options: str) -> None:
+    """Refuse options that the model does not have; `factor_options` names the parameters that nbslim lacks."""
+    if name == "nbslim":
+        check_slim(*factor_options)
+    else:
+        check_concentration((name,), concentration)
+
+
 def check_slim(*names: str) -> None:
-    """Refuse settings that weights between items have not, if they were given; `names` are those of the command."""
+    """Refuse options that nbslim does not have; `names` are parameters of the command."""
     context = click.get_current_context()
     for name in names:
         if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
@@ -206,6 +195,6 @@ def check_slim(*names: str) -> None:
 
 
 def check_concentration(models: tuple[str, ...], concentration: float | None) -> None:
-    """Refuse a concentration that no model would use."""
+    """Refuse a concentration that none of the models uses."""
     if concentration is not None and not {"nbmf", "averaged"} & set(models):
-        raise click.UsageError("--concentration is a setting of the model nbmf, which was not asked for")
+        raise click.UsageError(f"--concentration is a setting of nbmf, not of {' or '.join(models)}; leave it out")

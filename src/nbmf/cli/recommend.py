@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nbmf.cli.options import json_option
+from nbmf.cli.options import file_option, json_option, number_option, option
 from nbmf.cli.terminal import sentences, show, show_json
 
 if TYPE_CHECKING:
@@ -18,16 +18,13 @@ FORMATS = {".csv": "FORMAT csv, HEADER", ".parquet": "FORMAT parquet"}
 
 @click.command(short_help="Recommend items to users of a model.")
 @click.argument("model", type=click.Path())
-@click.option("--user", "users", metavar="ID", multiple=True, help="A user; may be given several times.")
-@click.option("--all", "everybody", is_flag=True, show_default="the users given", help="All users of the model.")
-@click.option(
-    "-n", "n_items", metavar="N", default=10, show_default=True, type=click.IntRange(1), help="Items for each user."
-)
-@click.option("--include-seen", is_flag=True, show_default="only new items", help="Also what the user took before.")
-@click.option(
-    "-o", "--output", metavar="FILE", type=click.Path(), show_default="a table", help="A .csv or .parquet file."
-)
+@option("--user", "users", metavar="ID", multiple=True, show_default=False, help="A user; may be repeated.")
+@option("--all", "everybody", is_flag=True, show_default="the users given", help="All users of the model.")
+@number_option("-n", "n_items", default=10, help="Number of items per user.")
+@option("--include-seen", is_flag=True, show_default="new items only", help="Include items the user already has.")
+@file_option("-o", "--output", show_default="a table", help="Write to a .csv or .parquet file.")
 @json_option
+@sentences()
 def recommend(
     model: str,
     users: tuple[str, ...],
@@ -37,38 +34,43 @@ def recommend(
     output: str | None,
     as_json: bool,
 ) -> None:
-    """Recommend items to users of MODEL, a file that `nbmf fit` wrote.
+    """Recommend items to users of MODEL, a file written by `nbmf fit`.
 
-    Scores are expected counts (of nbslim: expected targets). Equal scores keep the order of the items.
+    Scores are expected counts; those of nbslim are expected targets. Items with equal scores keep their order.
     """
-    if everybody == bool(users):
+    _check(bool(users), everybody, output, as_json)
+    import nbmf  # noqa: PLC0415
+
+    fitted = nbmf.load(model)
+    chosen = fitted.users_ if everybody else _ids(users, fitted.users_)
+    found = fitted.recommend(chosen, n_items, exclude_seen=not include_seen)
+    columns = found.columns
+    if output is not None:
+        _write(columns, output)
+        click.echo(f"{output}: {len(columns['user']):,} rows for {len(found.users):,} users", err=True)
+    elif as_json:
+        show_json(_by_user(columns))
+    else:
+        what = "Expected counts" if getattr(fitted, "target", "counts") == "counts" else "Scores"
+        texts = [map(str if name != "score" else "{:.3f}".format, cells.tolist()) for name, cells in columns.items()]
+        show(f"{what}, largest first", list(columns), list(zip(*texts, strict=True)), left=len(columns) - 1)
+
+
+def _check(some: bool, everybody: bool, output: str | None, as_json: bool) -> None:
+    """Refuse options that contradict each other."""
+    if everybody == some:
         how = "not both" if everybody else "one of them is needed"
-        raise click.UsageError(f"say for whom: --user ID, once or more often, or --all; {how}")
+        raise click.UsageError(f"say for whom: --user ID, which may be repeated, or --all; {how}")
     if output is not None and as_json:
-        raise click.UsageError("-o writes a file and --json to standard output; leave out one of them")
+        raise click.UsageError("-o writes to a file and --json to standard output; leave out one of them")
     if everybody and output is None and not as_json:
-        raise click.UsageError("--all is much to read: give -o FILE.csv or -o FILE.parquet, or --json")
+        raise click.UsageError("--all is too much for a table: give -o FILE.csv, -o FILE.parquet or --json")
     if output is not None and os.path.splitext(output)[1] not in FORMATS:
         raise click.UsageError(f"-o {output}: the name must end in {' or '.join(FORMATS)}")
-    with sentences():
-        import nbmf  # noqa: PLC0415
-
-        fitted = nbmf.load(model)
-        chosen = fitted.users_ if everybody else _ids(users, fitted.users_)
-        found = fitted.recommend(chosen, n_items, exclude_seen=not include_seen)
-        columns = found.columns
-        if output is not None:
-            _write(columns, output)
-            click.echo(f"{output}: {len(columns['user']):,} rows for {len(found.users):,} users", err=True)
-        elif as_json:
-            show_json(_by_user(columns))
-        else:
-            of_counts = getattr(fitted, "target", "counts") == "counts"
-            _show("The expected number of times, largest first" if of_counts else "Scores, largest first", columns)
 
 
 def _ids(texts: tuple[str, ...], known: NDArray[Any]) -> NDArray[Any]:
-    """Ids as the model has them: numbers, if its users have numbers."""
+    """Return ids of the type that the model has: numbers, if its users are numbers."""
     import numpy as np  # noqa: PLC0415
 
     if known.dtype.kind in "OU":
@@ -80,7 +82,7 @@ def _ids(texts: tuple[str, ...], known: NDArray[Any]) -> NDArray[Any]:
 
 
 def _write(columns: dict[str, NDArray[Any]], output: str) -> None:
-    """Write a file, as a whole or not at all."""
+    """Write a file as a whole, or not at all."""
     import duckdb  # noqa: PLC0415 (slow to import)
 
     from nbmf.storage.container import check_place, replacing  # noqa: PLC0415
@@ -92,20 +94,10 @@ def _write(columns: dict[str, NDArray[Any]], output: str) -> None:
         connection.execute(f"COPY (SELECT * FROM recommended) TO '{place}' ({form})")
 
 
-def _rows(columns: dict[str, NDArray[Any]]) -> list[dict[str, Any]]:
-    return [
-        dict(zip(columns, row, strict=True))
-        for row in zip(*(cells.tolist() for cells in columns.values()), strict=True)
-    ]
-
-
 def _by_user(columns: dict[str, NDArray[Any]]) -> list[dict[str, Any]]:
+    """Return the items of each user with their names, if any, and scores."""
     users: dict[Any, list[dict[str, Any]]] = {}
-    for row in _rows(columns):
-        users.setdefault(row.pop("user"), []).append({name: row[name] for name in row if name != "rank"})
+    for cells in zip(*(column.tolist() for column in columns.values()), strict=True):
+        row = dict(zip(columns, cells, strict=True))
+        users.setdefault(row["user"], []).append({name: row[name] for name in row if name not in ("user", "rank")})
     return [{"user": user, "items": items} for user, items in users.items()]
-
-
-def _show(title: str, columns: dict[str, NDArray[Any]]) -> None:
-    rows = [[str(cell) if name != "score" else f"{cell:.3f}" for name, cell in row.items()] for row in _rows(columns)]
-    show(title, list(columns), rows, left=len(columns) - 1)

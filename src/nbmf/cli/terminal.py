@@ -1,4 +1,4 @@
-"""What every command does alike: faults told in a sentence, tables, JSON."""
+"""How commands talk to the terminal: faults as one sentence, tables, JSON."""
 
 from __future__ import annotations
 
@@ -12,23 +12,32 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-BAD_INPUT = 2
-INTERRUPTED = 130  # what shells say of a command that Ctrl-C ended
+if TYPE_CHECKING:
+    from rich.table import Table
+
+INTERRUPTED = 130  # the exit code that shells use after Ctrl-C
+IN_THE_SHELL = {
+    "read_interactions(…, time='column') or Interactions.from_arrays(…, times=…)": "--time COLUMN",
+    "model.save(path)": "nbmf fit DATA -o FILE",
+    "fit(X, resume=path)": "nbmf fit DATA --checkpoint FILE --resume",
+    "nbmf.load(path)": "nbmf recommend FILE",
+}
+"""Remedies in error messages of the library, and the same on the command line."""
 
 
 class BadInputError(click.ClickException):
-    """What was typed, or the file that was named, cannot be used; the message says why and what can."""
+    """An argument or a file that cannot be used; the message says why, and what to use instead."""
 
-    exit_code = BAD_INPUT
+    exit_code = 2
 
 
 @contextmanager
 def sentences() -> Iterator[None]:
-    """Tell bad input in a sentence on standard error, exit code 2, and warnings in a line; Ctrl-C exits with 130."""
+    """Report bad input as a sentence with exit code 2, warnings as notes, and Ctrl-C with exit code 130."""
     presses: list[int] = []
 
     def press(number: int, frame: FrameType | None) -> None:
@@ -39,79 +48,74 @@ def sentences() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
-            warnings.showwarning = _show_warning  # type: ignore[assignment]
+            warnings.showwarning = lambda message, *rest, **more: click.echo(f"note: {message}", err=True)
             yield
-    except BrokenPipeError:  # whoever reads this has read enough; click ends quietly
+    except BrokenPipeError:  # the reader of our output, such as `head`, has read enough; click exits quietly
         raise
     except KeyboardInterrupt:
         end_interrupted("nothing was written")
     except Exception as error:
-        if presses:  # a compiler that is interrupted loses the exception, and fails over what is missing then
+        if presses:  # a compiler loses the KeyboardInterrupt, and then fails over something that is missing
             end_interrupted("nothing was written")
-        if isinstance(error, KeyError):  # whose text is its argument in quotes
-            raise BadInputError(_for_the_shell(str(error.args[0]))) from error
-        if isinstance(error, ValueError | OSError | ModuleNotFoundError):
-            raise BadInputError(_for_the_shell(str(error))) from error
-        raise
+        if not isinstance(error, KeyError | ValueError | OSError | ModuleNotFoundError):
+            raise
+        # the text of a KeyError is its argument in quotes
+        text = str(error.args[0] if isinstance(error, KeyError) else error)
+        raise BadInputError(_for_the_shell(text)) from error
     finally:
         signal.signal(signal.SIGINT, usual)
 
 
 def _for_the_shell(text: str) -> str:
-    """Replace what to do in Python by what to do on a command line."""
-    for python, shell in (
-        (
-            "give them as read_interactions(…, time='column') or Interactions.from_arrays(…, times=…)",
-            "give --time COLUMN",
-        ),
-        ("model.save(path) writes one", "nbmf fit DATA -o FILE writes one"),
-        ("fit(X, resume=path) goes on from it", "nbmf fit DATA --checkpoint FILE --resume goes on from it"),
-        ("nbmf.load(path) reads it", "nbmf recommend FILE reads it"),
-    ):
+    """Replace remedies in Python by those on the command line."""
+    for python, shell in IN_THE_SHELL.items():
         text = text.replace(python, shell)
     return re.sub(r"\b(user|item|count|time)=('…')?", r"--\1", text)
 
 
 def end_interrupted(kept: str) -> NoReturn:
-    """Say what is left after Ctrl-C, and exit as commands do that it ended."""
+    """Say what Ctrl-C left behind, and exit with code 130."""
     click.echo(f"interrupted; {kept}", err=True)
     if sys.stdout is sys.__stdout__:
-        # a usual exit waits for all threads, and one may be stuck, say in a compiler that was interrupted
+        # a normal exit waits for all threads, and one may be stuck, such as in an interrupted compiler
         for stream in filter(None, (sys.stdout, sys.stderr)):
             stream.flush()
         os._exit(INTERRUPTED)
     sys.exit(INTERRUPTED)
 
 
-def _show_warning(message: Warning | str, *rest: Any) -> None:
-    click.echo(f"note: {message}", err=True)
-
-
 def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
-    """Write a table to standard output, framed on a terminal, plain elsewhere; the first `left` columns are text."""
+    """Print a table, framed on a terminal and plain elsewhere; the first `left` columns are left-aligned."""
+    alignment = "<" * left + ">" * (len(columns) - left)
     if sys.stdout.isatty():
         from rich.console import Console  # noqa: PLC0415 (slow to import)
-        from rich.table import Table  # noqa: PLC0415
-        from rich.text import Text  # noqa: PLC0415
 
-        table = Table(title=Text(title), show_header=any(columns))
-        for n, name in enumerate(columns):
-            table.add_column(Text(name), justify="left" if n < left else "right")
-        for row in rows:
-            table.add_row(*map(Text, row))
-        Console(highlight=False).print(table)
+        Console(highlight=False).print(framed(title, columns, rows, alignment))
         return
     widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
     click.echo(title)
     for row in (columns, *rows) if any(columns) else rows:
-        cells = [
-            f"{cell:{'<' if n < left else '>'}{width}}" for n, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
+        cells = (f"{cell:{side}{width}}" for cell, side, width in zip(row, alignment, widths, strict=True))
         click.echo("  ".join(cells).rstrip())
 
 
+def framed(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], alignment: str, *, lines: bool = False
+) -> Table:
+    """Return a table with a frame; `alignment` has < or > for each column, and `lines` separate the rows."""
+    from rich.table import Table  # noqa: PLC0415 (slow to import)
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(title=Text(title), show_header=any(columns), show_lines=lines)
+    for name, side in zip(columns, alignment, strict=True):
+        table.add_column(Text(name), justify="left" if side == "<" else "right")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
 def show_json(value: Any) -> None:
-    """Write one JSON value to standard output; null stands for what is not a finite number."""
+    """Print one JSON value; numbers that are not finite become null."""
     click.echo(json.dumps(_plain(value), ensure_ascii=False))
 
 

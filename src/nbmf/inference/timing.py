@@ -1,0 +1,77 @@
+"""Predict the seconds per sweep of a fit from sweeps on a sample of its users."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import scipy.sparse as sp
+
+from nbmf.backends import Backend
+from nbmf.backends.cost import Sizes, continued
+from nbmf.backends.counts import Counts
+from nbmf.inference.cavi import CAVI
+from nbmf.inference.progress import Stopwatch
+from nbmf.inference.state import begin
+from nbmf.model import Model
+from nbmf.model.factors import Prior
+from nbmf.model.likelihood import NegativeBinomial, Poisson
+from nbmf.model.ties import Ties
+
+SAMPLED_COUNTS = 2_000_000
+SAMPLED_CELLS = 50_000_000  # with exact exposures, whose cost is in the cells
+FEWER = 4  # the larger sample has this many times the users of the smaller one
+LEAST_SWEEPS, MOST_SWEEPS, TIMED_SECONDS = 4, 40, 3.0
+
+
+def seconds_per_sweep(matrix: sp.csr_array, sizes: Sizes, make: Callable[[], Backend]) -> float:
+    """Time sweeps on two samples of the users and extend the line through both to all users.
+
+    Parameters
+    ----------
+    matrix : csr_array
+        Counts, users × items.
+    sizes : Sizes
+        Sizes and settings of the fit.
+    make : callable
+        Returns a new backend; each sample needs its own, since a device keeps the counts of one.
+    """
+    n_users, n_items = matrix.shape
+    wanted = SAMPLED_CELLS / n_items if sizes.exposure == "exact" else n_users * SAMPLED_COUNTS / matrix.nnz
+    step = max(1, int(n_users / wanted))
+    sample = matrix[::step]  # spread over all users, as early users may differ from late ones
+    if step == 1:
+        return _timed([sample], sizes, make)[0]
+    smaller = sample[::FEWER]
+    of_smaller, of_sample = _timed([smaller, sample], sizes, make)
+    return continued((smaller.shape[0], of_smaller), (sample.shape[0], of_sample), n_users)
+
+
+def _timed(samples: list[sp.csr_array], sizes: Sizes, make: Callable[[], Backend]) -> list[float]:
+    """Return the seconds of the fastest sweep on each sample, since other work on the machine only adds to them."""
+    sweeps = [_sweep(sample, sizes, make()) for sample in samples]
+    for sweep in sweeps:
+        sweep()  # compiles the kernels and lays out the counts
+    times: list[list[float]] = [[] for _ in samples]
+    whole = Stopwatch()
+    while len(times[0]) < LEAST_SWEEPS or (whole.seconds < TIMED_SECONDS and len(times[0]) < MOST_SWEEPS):
+        for sweep, of_sample in zip(sweeps, times, strict=True):
+            watch = Stopwatch()
+            sweep()
+            of_sample.append(watch.seconds)
+    return [min(of_sample) for of_sample in times]
+
+
+def _sweep(matrix: sp.csr_array, sizes: Sizes, backend: Backend) -> Callable[[], None]:
+    """Return a function that does the next sweep on a sample."""
+    rng, counts = np.random.RandomState(0), Counts.of(matrix, np.dtype(sizes.dtype))
+    W, H = (rng.gamma(1, 1, (n, sizes.n_components)).astype(sizes.dtype) for n in matrix.shape)
+    labels = rng.randint(sizes.n_clusters, size=sizes.n_items).astype(np.int32)  # all clusterings cost the same
+    ties = Ties(labels, sizes.n_clusters) if sizes.exposure == "tied" else None
+    model = Model(Poisson() if sizes.exposure is None else NegativeBinomial(1.0), Prior(1, 1), Prior(1, 1))
+    states = [begin(model, counts, backend, W, H, ties)]
+
+    def sweep() -> None:
+        states.append(CAVI().step(states.pop(), counts, backend))
+
+    return sweep
