@@ -309,7 +309,7 @@ def _pack_setting(name: str, value: Any, arrays: Arrays) -> Any:
         return value
     if isinstance(value, np.bool_ | Integral | float | np.floating):
         plain = value.item() if isinstance(value, np.generic) else value
-        return plain if math.isfinite(plain) else {"float": pack_number(plain)}
+        return plain if math.isfinite(plain) else {"float": pack_number(float(plain))}
     if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic | float)):
         return np.dtype(value).name
     if isinstance(value, np.random.RandomState):
