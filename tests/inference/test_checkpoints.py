@@ -251,7 +251,7 @@ def test_other_data_and_files_are_refused(tmp_path):
         ({}, {"ties": np.full(40, -1, np.int32)}, "clusters that do not exist"),
         ({}, {"objectives": np.empty(0)}, "it has no sweep"),
         ({"generator": {"position": -1}}, {}, "stands nowhere in its stream"),
-        ({"before": None}, {}, "'before' is None, no number"),
+        ({"before": None}, {}, "'before' is None, not a number"),
     ],
 )
 def test_lies_are_found(tmp_path, entries, arrays, message):

@@ -120,7 +120,7 @@ def generator_at(position):
         ({"version": 0}, {}, "format version 0"),
         ({"version": "1"}, {}, "'version' is '1', no int"),
         ({"kind": "song"}, {}, "is a song, not a model; name another file"),
-        ({"concentration": "1"}, {}, "'concentration' is '1', no number"),
+        ({"concentration": "1"}, {}, "'concentration' is '1', not a number"),
         ({"concentration": -1.0}, {}, "not above 0"),
         ({"concentration": 1e300}, {}, "concentration is"),
         ({"concentration": "array"}, {"concentration": np.ones((3, 3))}, r"shape \(3, 3\) for 4 × 3"),

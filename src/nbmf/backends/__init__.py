@@ -1,6 +1,6 @@
-"""Where the passes over the data are done. `reference` says what they mean; the others are held to it.
+"""Where the passes over the data are computed. `reference` says what they mean; the others are held to it.
 
-A backend knows no algorithm; outside `reference` it stores no users × items and no non-zeros × K array.
+A backend knows no algorithm. Outside `reference` it stores no users × items array and no non-zeros × K array.
 """
 
 from __future__ import annotations
@@ -25,8 +25,12 @@ Array = NDArray[np.floating[Any]]
 class Sums(NamedTuple):
     """All that the data ever contributes to one side of the factorization.
 
-    allocated : rows × K, Σ ⟨c⟩ over the row's non-zeros: the counts shared out among the components
-    exposed : rows × K (or 1 × K where all rows agree), Σ ⟨a⟩ ⟨other side⟩ over all of the row's cells
+    Attributes
+    ----------
+    allocated : array
+        Rows × K, Σ ⟨c⟩ over the row's non-zeros: its events shared out among the components.
+    exposed : array
+        Rows × K, or 1 × K where all rows agree: Σ ⟨a⟩ ⟨other side⟩ over all of the row's cells.
     """
 
     allocated: Array
@@ -38,11 +42,11 @@ class Expectation(Protocol):
 
     @property
     def user_sums(self) -> Sums:
-        """The sums over each user's cells, with the items' means."""
+        """Sums over each user's cells, with the items' means."""
 
     @property
     def log_evidence(self) -> float:
-        """Σ over all cells of y ln λ + log_evidence(y, μ), without `Likelihood.log_base`, which no factor enters."""
+        """Σ over all cells of log_events(y, λ) + log_evidence(y, μ), without `Likelihood.log_base`."""
 
 
 class Backend(Protocol):
@@ -58,25 +62,28 @@ class Backend(Protocol):
         *,
         sum_users: bool = True,
     ) -> Expectation:
-        """Infer allocations and exposures from the factors; `ties=None` gives every cell its own exposure."""
+        """Infer allocations and exposures from the factors; without ties every cell has its own exposure."""
 
     def sum_by_item(self, counts: Counts, expectation: Any, users: Factor) -> Sums:
-        """Sum what this backend's `expect` found over each item's cells, with the means of users perhaps newer."""
+        """Sum what `expect` found over each item's cells, with users whose means may be newer."""
 
     def slopes(self, counts: Counts, expectation: Any, group: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return ∂/∂α and ∂²/∂α² of the log-evidence at the intensities of an expectation.
 
-        group : sum over "all" cells (a number), those of each "user" (n_users × 1) or of each "item" (1 × n_items)
+        Parameters
+        ----------
+        group : "all", "user" or "item"
+            Sum over all cells (a number), over those of each user (n_users × 1) or of each item (1 × n_items).
         """
 
     def conditional(self, prior: Prior, sums: Sums) -> Gamma:
         """Return Gamma(prior shape + allocated, prior rate + exposed) with its moments: Eqs. (update_w), (update_h)."""
 
     def quotient(self, factor: Factor, sums: Sums) -> Point:
-        """Return allocated / exposed: Eqs. (nmfW), (nmfH); entries of the factor stay where nothing is exposed."""
+        """Return allocated / exposed: Eqs. (nmfW), (nmfH). Where nothing is exposed, the factor stays."""
 
     def cluster(self, items: Factor, n_clusters: int, rng: np.random.RandomState) -> Ties:
-        """Tie items that are alike."""
+        """Tie similar items."""
 
 
 class Folds(NamedTuple):

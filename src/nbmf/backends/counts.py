@@ -1,4 +1,4 @@
-"""The counts as the passes of inference want them: `Counts`."""
+"""The counts as the passes over the data need them: `Counts`."""
 
 from __future__ import annotations
 
@@ -21,53 +21,53 @@ UNKNOWN = -1.0  # in the place of a count
 
 @dataclass(frozen=True)
 class Counts:
-    """The counts by user beside the same counts by item, as the passes over the data want them.
+    """The counts by user beside the same counts by item.
 
     Attributes
     ----------
-    by_user : csr_array, users × items, floating point, canonical, no stored zero; UNKNOWN in a cell that is left out
+    by_user : csr_array
+        Users × items, floating point, canonical, no stored zero; UNKNOWN in a cell that is left out.
     """
 
     by_user: sp.csr_array
 
     @classmethod
     def of(cls, matrix: sp.csr_array, dtype: np.dtype[Any], unknown: sp.csr_array | None = None) -> Counts:
-        """Lay out a canonical matrix both ways; what `unknown` stores, counts or not, is left out of the likelihood."""
+        """Take a canonical matrix; the cells that `unknown` stores are left out of the likelihood."""
         if unknown is not None and unknown.nnz:
             matrix = _with_unknown(matrix, unknown)
         positions = matrix.indices, matrix.indptr
-        if max(matrix.nnz, *matrix.shape) < 2**31:  # SciPy often has 8 bytes for what fits into 4: half of every walk
+        if max(matrix.nnz, *matrix.shape) < 2**31:  # SciPy often uses 8 bytes for what fits into 4
             positions = tuple(values.astype(np.int32, copy=False) for values in positions)
         return cls(sp.csr_array((matrix.data.astype(dtype, copy=False), *positions), shape=matrix.shape))
 
     @cached_property
     def by_item(self) -> tuple[sp.csr_array, ...]:
-        """The transpose, in csr_arrays of items × users of one block of BLOCK_USERS users each.
+        """The transpose, in csr_arrays of items × users for blocks of BLOCK_USERS users.
 
         The values are the non-zeros' positions in `by_user`. A walk over a block finds its users' factors in the cache.
-        Made when first asked for: a backend may have a way of its own.
         """
         blocks = range(0, max(self.by_user.shape[0], 1), BLOCK_USERS)
         return tuple(_transposed_positions(self.by_user, start) for start in blocks)
 
     @cached_property
     def values(self) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-        """The different counts, and how often each is there."""
+        """The distinct counts, and how often each occurs."""
         stored = self.by_user.data
-        if len(stored) and stored.max() < SMALL_COUNT and _whole(stored):  # sorting takes far longer
+        if len(stored) and stored.max() < SMALL_COUNT and _whole(stored):  # sorting would take far longer
             pieces = (stored[start : start + CHUNK] for start in range(0, len(stored), CHUNK))
             size = int(stored.max()) + 1
             times = np.zeros(size, np.intp)
             for piece in pieces:
                 times += np.bincount(np.maximum(piece, 0).astype(np.intp), minlength=size)
-            times[:1] = 0  # of unknown cells
+            times[:1] = 0  # unknown cells
             values = np.flatnonzero(times)
             return values.astype(np.float64), times[values]
         return np.unique(stored[stored > 0].astype(np.float64), return_counts=True)
 
     @property
     def cells(self) -> tuple[NDArray[np.intp], NDArray[Any], NDArray[np.float64]]:
-        """Rows, columns and counts of the non-zeros, one after another."""
+        """Rows, columns and counts of the non-zeros."""
         stored = self.by_user.data > 0
         rows = np.repeat(np.arange(self.by_user.shape[0]), np.diff(self.by_user.indptr))
         return rows[stored], self.by_user.indices[stored], self.by_user.data[stored].astype(np.float64)
@@ -95,7 +95,7 @@ def _whole(values: NDArray[Any]) -> bool:
 
 
 def take_unknown(unknown: Any, users: Ids, items: Ids) -> sp.csr_array | None:
-    """Check that unknown cells are cells of these users and items, and return them as a matrix."""
+    """Check that unknown cells belong to these users and items, and return them as a matrix."""
     if unknown is None:
         return None
     named = isinstance(unknown, Interactions)
@@ -118,7 +118,7 @@ def _with_unknown(matrix: sp.csr_array, unknown: sp.csr_array) -> sp.csr_array:
 
 
 def _transposed_positions(matrix: sp.csr_array, start: int) -> sp.csr_array:
-    """Transpose a block of users, with each non-zero's position in the whole matrix for a value."""
+    """Transpose a block of users; the values are the non-zeros' positions in the whole matrix."""
     indptr = matrix.indptr[start : start + BLOCK_USERS + 1]
     positions = np.arange(indptr[0], indptr[-1], dtype=matrix.indices.dtype)
     shape = (len(indptr) - 1, matrix.shape[1])

@@ -1,4 +1,7 @@
-"""The passes in their shortest correct form, with dense arrays: what every other backend must agree with."""
+"""The passes in their shortest correct form, with dense arrays: what every other backend must agree with.
+
+It takes any likelihood as it is.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,7 @@ class Reference(OnHost):
     def slopes(
         self, counts: Counts, expectation: DenseExpectation, group: str
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """∂/∂α and ∂²/∂α² of the log-evidence, summed over cells; ⟨a⟩ = (α+y)/(α+μ) tells μ."""
+        """Return ∂/∂α and ∂²/∂α² of the log-evidence, summed over cells; μ follows from ⟨a⟩ = (α+y)/(α+μ)."""
         law, count = expectation.likelihood, counts.by_user.toarray().astype(np.float64)
         if not isinstance(law, NegativeBinomial):
             raise TypeError(f"{type(law).__name__} has no concentration to learn")
@@ -103,7 +106,7 @@ class Reference(OnHost):
 
 
 def pool_unseen(intensity: Array, unseen: NDArray[np.bool_], ties: Ties) -> Array:
-    """Replace the intensity of each unseen cell by its mean over the unseen cells of that user and cluster (m_uc)."""
+    """Replace the intensity of each zero cell by its mean over the zero cells of that user and cluster, m_uc."""
     member = np.eye(ties.n_clusters)[ties.labels]
     n_unseen = unseen @ member
     mean = np.divide((intensity * unseen) @ member, n_unseen, out=np.zeros_like(n_unseen), where=n_unseen > 0)

@@ -1,6 +1,6 @@
-"""Single-cell counts: factorize an AnnData object, cells for users and genes for items.
+"""Single-cell counts: factorize an AnnData object, with cells as users and genes as items.
 
-A gene's burst in one cell is an exposure, so raw molecule counts are what to give: neither logarithms nor scaling.
+The exposure absorbs a gene's burst in one cell, so give raw molecule counts, neither logarithms nor scaled ones.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 
 def interactions(adata: AnnData, *, layer: str | None = None) -> Interactions:
-    """Return the counts of an AnnData object, with the names of its cells and genes for ids.
+    """Return the counts of an AnnData object, with the names of its cells and genes as ids.
 
     Parameters
     ----------
-    adata : cells × genes
-    layer : the layer that holds the raw counts; None: `adata.X`
+    adata : AnnData
+        Cells × genes.
+    layer : str, optional
+        The layer that holds the raw counts, `adata.X` by default.
     """
     if layer is not None and layer not in adata.layers:
         raise KeyError(f"there is no layer {layer!r}; there are {', '.join(map(repr, adata.layers)) or 'none'}")
@@ -46,19 +48,24 @@ def interactions(adata: AnnData, *, layer: str | None = None) -> Interactions:
 def factorize(
     adata: AnnData, model: Factorization | None = None, *, layer: str | None = None, key: str = "nbmf"
 ) -> Factorization:
-    """Fit a model to the counts and write what it found beside them.
+    """Fit a model to the counts and write the factors into the AnnData object.
 
     Parameters
     ----------
-    adata : cells × genes of raw counts; it is added to
-    model : an estimator to fit; None: NBMF(20, random_state=0)
-    layer : the layer that holds the raw counts; None: `adata.X`
-    key : name of what is written: `obsm["X_" + key]` (cells × K), `varm[key]` (genes × K) and `uns[key]` (the settings,
-        the concentration, the objective after each sweep)
+    adata : AnnData
+        Cells × genes of raw counts, to which the factors are added.
+    model : estimator, optional
+        What to fit, NBMF(20, random_state=0) by default.
+    layer : str, optional
+        The layer that holds the raw counts, `adata.X` by default.
+    key : str
+        Name of what is written: `obsm["X_" + key]` (cells × K), `varm[key]` (genes × K) and `uns[key]` (the settings,
+        the concentration, the objective after each sweep).
 
     Returns
     -------
-    the fitted model
+    estimator
+        The fitted model.
 
     Examples
     --------

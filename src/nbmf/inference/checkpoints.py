@@ -1,4 +1,4 @@
-"""Checkpoints: a file from which an interrupted fit goes on, bit for bit as if nothing had happened."""
+"""Checkpoints: a file from which an interrupted fit resumes, bit for bit as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from nbmf.storage.container import Arrays, Contents, Path, StorageError, check_p
 
 VERSION = 1
 FREE = ("max_iter", "tol", "n_threads", "verbose")
-"""Settings with which a fit may go on otherwise than it began: none of them enters a sweep."""
+"""Settings that may differ when a fit is resumed: none of them affects a sweep."""
 BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a run started from, and so what it must be resumed with: an estimator, its settings, the data."""
+    """What a run started from and must be resumed with: an estimator, its settings, the data."""
 
     name: str
     settings: dict[str, Any]
@@ -47,13 +47,13 @@ class Origin:
 
     @classmethod
     def of(cls, name: str, settings: Mapping[str, Any], counts: Counts) -> Origin:
-        """Describe a run; arrays among the settings, and the counts, are known by their checksums."""
+        """Describe a run; arrays among the settings and the counts are identified by their checksums."""
         arrays: Arrays = {}
         packed = pack_settings({key: value for key, value in settings.items() if key not in FREE}, arrays)
         digests = {key: sha256(values.tobytes()).hexdigest() for key, values in arrays.items()}
         matrix, digest = counts.by_user, sha256()
         for values, kind in ((matrix.indptr, "<i8"), (matrix.indices, "<i8"), (matrix.data, "<f8")):
-            for start in range(0, len(values), BLOCK):  # the same whatever types hold them, without a copy of all
+            for start in range(0, len(values), BLOCK):  # independent of their types, without a copy of everything
                 digest.update(values[start : start + BLOCK].astype(kind))
         data = {"shape": list(map(int, matrix.shape)), "nnz": int(matrix.nnz), "sha256": digest.hexdigest()}
         return cls(name, packed | digests, data)
@@ -67,7 +67,7 @@ class Origin:
         for name in sorted(self.settings.keys() | theirs.settings.keys()):
             ours, other = self.settings.get(name), theirs.settings.get(name)
             if ours != other:
-                is_array = name.startswith("settings.")  # and known by its checksum only
+                is_array = name.startswith("settings.")  # known by its checksum only
                 apart = f"another {name.split('.')[1]}" if is_array else f"{name}={other!r}, and this one has {ours!r}"
                 raise StorageError(
                     f"{begun} with {apart}; resume with the same settings ({', '.join(FREE)} may change)"
@@ -80,7 +80,7 @@ class Origin:
 
 
 def write_checkpoint(path: Path, origin: Origin, snapshot: Snapshot, generator: Mapping[str, Any]) -> None:
-    """Write where a run stands; `generator` is the state of its random generator after that sweep."""
+    """Write the position of a run; `generator` is the state of its random generator after that sweep."""
     arrays: Arrays = {"objectives": np.array(snapshot.objectives, np.float64)}
     state = snapshot.state
     for n, parameters in enumerate(state.trail):
@@ -105,7 +105,7 @@ def write_checkpoint(path: Path, origin: Origin, snapshot: Snapshot, generator: 
 
 
 def read_checkpoint(path: Path, origin: Origin, max_iter: int) -> tuple[Snapshot, np.random.RandomState]:
-    """Return where the run stood that began like this one, and its random generator."""
+    """Return the position of a run that started like this one, and its random generator."""
     contents = open_as("checkpoint", path, VERSION)
     origin.check(contents)
     n_users, n_items = origin.data["shape"]
@@ -140,18 +140,17 @@ def resumed(snapshot: Snapshot, counts: Counts, backend: Backend, *, sum_users: 
     if state.objective != snapshot.objective:
         warnings.warn(
             f"the objective after sweep {snapshot.sweep} is {state.objective!r} here and {snapshot.objective!r} in the "
-            "checkpoint, so rounding differs from the machine or the version that wrote it: the fit goes on, but not "
-            "to the bit as it would have there",
+            "checkpoint: this machine or version rounds differently from the one that wrote it, so the fit continues, but "
+            "not bit for bit as it would have there",
             stacklevel=4,
         )
     return state
 
 
 class Checkpoints:
-    """Called with each snapshot of a run, writes one now and then, and on `finish` the last."""
+    """Takes every snapshot of a run and writes one now and then; `finish` writes the last."""
 
     def __init__(self, path: Path, every: int | timedelta, origin: Origin, generator: np.random.RandomState) -> None:
-        """Look whether a file can be put there."""
         check_place(path)
         self.interval = Interval(every)
         remove_leftovers(path)
@@ -160,16 +159,12 @@ class Checkpoints:
         self.n_written = 0
 
     def __call__(self, snapshot: Snapshot) -> None:
-        """Take note of a sweep."""
         self.newest = snapshot, self.generator.get_state(legacy=False)
         if self.interval.is_over(snapshot.sweep):
             self.finish()
 
     def finish(self) -> None:
-        """Write the newest snapshot, unless it is written already.
-
-        If that fails, the fit goes on: it is what the checkpoint is for.
-        """
+        """Write the newest snapshot unless it is written already; if that fails, warn and let the fit continue."""
         if self.newest is None or self.newest[0].sweep == self.n_written:
             return
         try:

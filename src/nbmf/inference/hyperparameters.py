@@ -49,7 +49,7 @@ NOTHING = Learned()
 
 
 def with_priors(model: Model, users: Factor, items: Factor, learned: Learned) -> Model:
-    """Return the model with the rates and shapes that are best for these factors."""
+    """Return the model with the best rates and shapes for these factors."""
     if learned.rates:
         user_prior = replace(model.user_prior, rate=_row_rates(model.user_prior.shape, users))
         item_prior = replace(model.item_prior, rate=_row_rates(model.item_prior.shape, items))
@@ -64,7 +64,7 @@ def with_priors(model: Model, users: Factor, items: Factor, learned: Learned) ->
 
 
 def _row_rates(shape: float, factor: Factor) -> Array:
-    """β = shape K/Σ_k⟨x⟩ for each row: where the ELBO's prior terms are largest; rows × 1."""
+    """Return β = shape K/Σ_k⟨x⟩ of each row, where the ELBO's prior terms are largest; rows × 1."""
     sums = np.maximum(factor.row_means, np.finfo(np.float32).tiny)
     return np.asarray(shape * factor.dimensions[1] / sums)[:, None]
 

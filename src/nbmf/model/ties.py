@@ -1,8 +1,8 @@
-"""Tied exposures: the unseen cells of a user within one cluster of items share one exposure.
+"""Tied exposures: the zero cells of a user within one cluster of items share one exposure.
 
 Only the zeros make the exposures a dense matrix. Let all zero cells of user u in cluster c share one q(a): that is a
 smaller variational family, so the objective stays a lower bound, and its optimum sets their intensity to the mean m_uc
-over those cells. Passes then cost O((nnz + U·C)K) instead of O(U·I·K); a cluster for each item is the exact algorithm.
+over those cells. Passes then cost O((nnz + U·C)K) instead of O(U·I·K). One cluster per item is the exact algorithm.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 REFRESHED_AFTER = (1, 2, 4, 8, 16, 32)
-"""Sweeps after which the clusters follow the items; later they are frozen, so that the objective can converge."""
+"""Sweeps after which the items are clustered again; later the clusters are frozen, so the objective can converge."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Ties:
 
 
 def tie_items(item_means: NDArray[Any], n_clusters: int, rng: np.random.RandomState) -> Ties:
-    """Cluster the items by k-means on their mean factors: items alike in ⟨h_i⟩ are alike in every user's intensity."""
+    """Cluster the items by k-means on their mean factors: similar ⟨h_i⟩ mean similar intensities for every user."""
     n_items = len(item_means)
     if n_clusters >= n_items:
         return Ties(np.arange(n_items, dtype=np.int32), n_items)
@@ -42,8 +42,8 @@ def tie_items(item_means: NDArray[Any], n_clusters: int, rng: np.random.RandomSt
     from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415
     from threadpoolctl import threadpool_limits  # noqa: PLC0415
 
-    with threadpool_limits(1), warnings.catch_warnings():  # its sums change with the number of threads
-        # items that nobody took are all alike: then there are fewer clusters than asked for, and some stay empty
+    with threadpool_limits(1), warnings.catch_warnings():  # its sums depend on the number of threads
+        # items without counts are all alike, so there may be fewer clusters than requested and some stay empty
         warnings.simplefilter("ignore", ConvergenceWarning)
         found = KMeans(n_clusters, n_init=1, max_iter=10, tol=0, random_state=rng).fit(item_means)
     return Ties(found.labels_.astype(np.int32), n_clusters)
