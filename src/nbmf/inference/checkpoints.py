@@ -140,7 +140,7 @@ def resumed(snapshot: Snapshot, counts: Counts, backend: Backend, *, sum_users: 
     if state.objective != snapshot.objective:
         warnings.warn(
             f"the objective after sweep {snapshot.sweep} is {state.objective!r} here and {snapshot.objective!r} in the "
-            "checkpoint: this machine or version rounds differently from the one that wrote it, so the fit continues, but "
+            "checkpoint: this machine or version rounds differently from the one that wrote it. The fit continues, but "
             "not bit for bit as it would have there",
             stacklevel=4,
         )
@@ -159,6 +159,7 @@ class Checkpoints:
         self.n_written = 0
 
     def __call__(self, snapshot: Snapshot) -> None:
+        """Record a sweep, and write it if it is time."""
         self.newest = snapshot, self.generator.get_state(legacy=False)
         if self.interval.is_over(snapshot.sweep):
             self.finish()
