@@ -4,6 +4,7 @@ BIN := .venv/bin
 DEMO := -e '.[demo,server]'
 DEV := -e '.[demo,dev]'
 BENCH := -e '.[bench]'
+DOCS := -e '.[docs]'
 
 # uv where it is installed, else pip
 define install
@@ -29,8 +30,8 @@ lint: .venv/dev
 types: .venv/dev
 	$(BIN)/mypy
 
-docs: .venv/dev  ## the documentation site, in site/; a broken link or anchor is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+docs: .venv/docs  ## the documentation site, in site/; a broken link or anchor is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html"
 
 browser:  ## Debian's Chromium and wrk, for the tests and the load test of the server; without them those are skipped
@@ -58,3 +59,6 @@ clean:
 
 .venv/bench: pyproject.toml | .venv/pyvenv.cfg
 	$(call install,$(BENCH))
+
+.venv/docs: pyproject.toml | .venv/pyvenv.cfg
+	$(call install,$(DOCS))

@@ -46,7 +46,6 @@ def fitted(data: nbmf.Interactions, model: nbmf.NBMF) -> nbmf.NBMF:
     if find_spec("anndata") is None:
         return model.fit(data)
     import anndata  # noqa: PLC0415 (optional)
-
     from nbmf.external.anndata import factorize  # noqa: PLC0415 (needs anndata)
 
     adata = anndata.AnnData(data.matrix.astype(np.float32))

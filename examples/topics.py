@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def shopping_lists() -> tuple[nbmf.Interactions, dict[object, str], int]:
-    """Return how often each household bought each kind of product, and who lives in some of them; and a number of topics."""
+    """Return how often each household bought each kind of product, who lives in some, and a number of topics."""
     groceries = nbmf.datasets.groceries()
     pairs = groceries.matrix.tocoo()
     assert groceries.item_names is not None
@@ -54,7 +54,7 @@ def shopping_lists() -> tuple[nbmf.Interactions, dict[object, str], int]:
 
 
 def newsgroups(folder: Path) -> tuple[nbmf.Interactions, dict[object, str], int]:
-    """Return how often each post has each word, and its newsgroup; and a number of topics."""
+    """Return how often each post has each word, the newsgroup of each post, and a number of topics."""
     place = folder / "data" / "newsgroups20"
     data = nbmf.read_interactions(place / "interactions.parquet").filter(min_users_per_item=10, min_items_per_user=10)
     words = named(place / "items.parquet", "item", "name")
