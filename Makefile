@@ -4,6 +4,7 @@ BIN := .venv/bin
 DEMO := -e '.[demo,server]'
 DEV := -e '.[demo,dev]'
 BENCH := -e '.[bench]'
+DOCS := -e '.[docs]'
 
 # uv where it is installed, else pip
 define install
@@ -14,7 +15,7 @@ else $(BIN)/python -m pip install --quiet --disable-pip-version-check $(1); fi
 @touch $@
 endef
 
-.PHONY: demo test lint types browser bench clean
+.PHONY: demo test lint types docs browser bench clean
 
 demo: .venv/demo  ## fit the groceries, show what one household bought and might like
 	$(BIN)/nbmf demo
@@ -29,6 +30,10 @@ lint: .venv/dev
 types: .venv/dev
 	$(BIN)/mypy
 
+docs: .venv/docs  ## the documentation site, in site/; a broken link or anchor is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "open site/index.html"
+
 browser:  ## Debian's Chromium and wrk, for the tests and the load test of the server; without them those are skipped
 	@if command -v chromium >/dev/null 2>&1 && command -v wrk >/dev/null 2>&1; then echo "Chromium and wrk are here"; \
 	else apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core wrk >/dev/null; fi
@@ -38,7 +43,7 @@ bench: .venv/bench  ## the same work by us and by others, side by side in one ru
 	$(BIN)/python benchmarks/peers.py
 
 clean:
-	rm -rf screenshots .venv .mypy_cache .ruff_cache .pytest_cache .numba_cache .hypothesis
+	rm -rf screenshots site .venv .mypy_cache .ruff_cache .pytest_cache .numba_cache .hypothesis
 
 .venv/pyvenv.cfg:
 	$(PYTHON) -m venv .venv
@@ -54,3 +59,6 @@ clean:
 
 .venv/bench: pyproject.toml | .venv/pyvenv.cfg
 	$(call install,$(BENCH))
+
+.venv/docs: pyproject.toml | .venv/pyvenv.cfg
+	$(call install,$(DOCS))

@@ -5,7 +5,7 @@ python benchmarks/leaderboard.py [groceries | FILE …] [--trials 12] [--starts 
 
 (extra `bench`: implicit, hpfrec, the groceries; extra `plots`.) Rows go to DIR/NAME as they come: the same command goes
 on where it was cut short, and more models, trials or starts are added to what is there. A line that is deleted from
-runs.csv is made again. --write puts tables and picture into docs/leaderboard.md and README.md.
+runs.csv is made again. --write puts tables and picture into docs/leaderboard.md.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> None:
     if options.write:
         command = shlex.join(["python", "benchmarks/leaderboard.py", *map(short_path, options.data), *_budget(contest)])
         put_between(ROOT / "docs" / "leaderboard.md", "leaderboard command", f"    {command} --write")
-        put_between(ROOT / "README.md", "leaderboard", blocks_as_markdown([summary(ended)]))
+        put_between(ROOT / "docs" / "leaderboard.md", "leaderboard summary", blocks_as_markdown([summary(ended)]))
 
 
 def _options() -> argparse.Namespace:
@@ -60,7 +60,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path("leaderboard"), help="where the rows go")
     parser.add_argument("--workers", type=int, default=None, help="trials at a time; by default one a core")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds after which a fit is given up")
-    parser.add_argument("--write", action="store_true", help="write docs/leaderboard.md and README.md")
+    parser.add_argument("--write", action="store_true", help="write docs/leaderboard.md")
     return parser.parse_args()
 
 

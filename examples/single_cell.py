@@ -1,51 +1,82 @@
-"""Gene programs of sorted blood cells, through AnnData: components, their genes, and the cell types they mark.
+"""Gene programs of single cells: components, their genes, and the populations in which they are strongest.
 
-NBMF_DATA=… python examples/single_cell.py     (data/pbmc_facs of that folder; extra `anndata`)
+    python examples/single_cell.py                 (extra `demo`; goes through AnnData if that is installed)
+    NBMF_DATA=… python examples/single_cell.py     (with data/pbmc_facs in that folder)
+
+Without NBMF_DATA the cells are drawn from the model: six populations, each with a gene program of its own, so that the
+programs that are found can be compared with those that were drawn. With it, they are sorted blood cells.
 """
 
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
-import anndata
 import numpy as np
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 import nbmf
-from nbmf.estimators.anndata import factorize
 
-N_PROGRAMS, N_GENES = 12, 8
-
-
-def read() -> anndata.AnnData:
-    """Return the cells × genes counts with the genes' symbols and the cells' types."""
-    folder = Path(os.environ["NBMF_DATA"]) / "data" / "pbmc_facs"
-    data = nbmf.read_interactions(folder / "interactions.parquet").filter(min_users_per_item=20, min_items_per_user=1)
-    genes, cells = (pq.read_table(folder / f"{name}.parquet").to_pandas() for name in ("items", "users"))
-    adata = anndata.AnnData(data.matrix.astype(np.float32))
-    symbol = dict(zip(genes["item"], genes["symbol"], strict=True))
-    adata.var_names = [symbol[item] for item in data.items.tolist()]
-    adata.var_names_make_unique()
-    adata.obs["population"] = cells.set_index("user").loc[data.users.tolist(), "subpop"].to_numpy()
-    return adata
+N_GENES = 8
 
 
 def main() -> None:
-    """Fit, then print each program's genes and the population in which it is strongest."""
-    adata = read()
-    print(adata)
-    model = factorize(adata, nbmf.NBMF(N_PROGRAMS, item_shape=0.3, max_iter=150, random_state=0, verbose=True))
-    weight = adata.varm["nbmf"] ** 2 / adata.varm["nbmf"].sum(axis=1, keepdims=True)
-    used = adata.obsm["X_nbmf"] * adata.varm["nbmf"].sum(axis=0)
+    """Fit the counts, then print each program's genes and the population in which it is strongest."""
+    folder = os.environ.get("NBMF_DATA")
+    data, populations, n_programs = blood(Path(folder)) if folder else simulated()
+    print(data)
+    settings = {"item_shape": 0.3, "max_iter": 300, "accelerate": True, "random_state": 0}
+    model = fitted(data, nbmf.NBMF(n_programs, **settings))
+    print(f"{'converged' if model.converged_ else 'stopped'} after {model.n_iter_} sweeps\n")
+    # genes that this program explains better than the others do, not those that are active everywhere
+    weight = model.item_factors_**2 / model.item_factors_.sum(axis=1, keepdims=True)
+    used = model.user_factors_ * model.item_factors_.sum(axis=0)  # expected molecules per cell and program
     used = used / used.sum(axis=1, keepdims=True)
-    populations = adata.obs["population"].to_numpy()
     for program in np.argsort(-used.mean(axis=0)):
-        genes = adata.var_names[np.argsort(-weight[:, program])[:N_GENES]]
-        by_population = {name: used[populations == name, program].mean() for name in np.unique(populations)}
-        strongest = max(by_population, key=by_population.get)
-        print(f"{used[:, program].mean():6.1%}  {' '.join(genes):70}  {strongest} ({by_population[strongest]:.0%})")
-    print(f"objective {model.objective_[-1]:,.0f} after {model.n_iter_} sweeps")
+        genes = data.items[np.argsort(-weight[:, program])[:N_GENES]]
+        means = {name: float(used[populations == name, program].mean()) for name in np.unique(populations)}
+        strongest = max(means, key=means.__getitem__)
+        print(f"{used[:, program].mean():6.1%}  {' '.join(genes):70}  {means[strongest]:.0%} of {strongest}")
+
+
+def fitted(data: nbmf.Interactions, model: nbmf.NBMF) -> nbmf.NBMF:
+    """Fit a model, through AnnData where it is installed: the factors are then also in its obsm and varm."""
+    if find_spec("anndata") is None:
+        return model.fit(data)
+    import anndata  # noqa: PLC0415 (optional)
+    from nbmf.external.anndata import factorize  # noqa: PLC0415 (needs anndata)
+
+    adata = anndata.AnnData(data.matrix.astype(np.float32))
+    adata.obs_names, adata.var_names = data.users.astype(str), data.items.astype(str)
+    factorize(adata, model)
+    print(adata)
+    return model
+
+
+def simulated() -> tuple[nbmf.Interactions, NDArray[np.str_], int]:
+    """Return cells drawn from six programs, the population of each, and the number of programs."""
+    n_programs = 6
+    drawn = nbmf.datasets.simulate(1500, 800, n_components=n_programs, user_shape=0.1, item_shape=0.2, mean_count=0.5)
+    genes = [f"P{row.argmax() + 1}-{n}" for n, row in enumerate(drawn.item_factors)]  # named after their program
+    populations = np.array([f"population {row.argmax() + 1}" for row in drawn.user_factors])
+    data = nbmf.Interactions.from_matrix(drawn.matrix, [f"cell {n}" for n in range(drawn.n_users)], genes)
+    kept = np.flatnonzero(np.diff(data.matrix.indptr) > 0)
+    return data.select_users(kept), populations[kept], n_programs
+
+
+def blood(folder: Path) -> tuple[nbmf.Interactions, NDArray[np.str_], int]:
+    """Return sorted blood cells with the genes' symbols, the population of each cell, and the number of programs."""
+    place = folder / "data" / "pbmc_facs"
+    data = nbmf.read_interactions(place / "interactions.parquet").filter(min_users_per_item=20, min_items_per_user=1)
+    genes, cells = (pq.read_table(place / f"{name}.parquet").to_pydict() for name in ("items", "users"))
+    symbol = {item: str(name) for item, name in zip(genes["item"], genes["symbol"], strict=True)}
+    names = [symbol[item] for item in data.items.tolist()]
+    unique = [name if names.count(name) == 1 else f"{name}-{n}" for n, name in enumerate(names)]
+    population = dict(zip(cells["user"], cells["subpop"], strict=True))
+    labelled = nbmf.Interactions.from_matrix(data.matrix, data.users, unique)
+    return labelled, np.array([population[user] for user in data.users.tolist()]), 12
 
 
 if __name__ == "__main__":

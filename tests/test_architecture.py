@@ -114,8 +114,3 @@ def test_public_parts_are_there_after_one_import():
         "import nbmf; nbmf.evaluation.log_likelihood, nbmf.datasets.simulate, [getattr(nbmf, n) for n in nbmf.__all__]"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=300, check=False).returncode == 0
-
-
-def test_no_figure_is_a_placeholder():
-    for page in ("README.md", "docs/paper.md"):
-        assert not re.search(r"\b[A-Z]+_(?:RATIO|NEW|KNOWN|MB)\b", (ROOT / page).read_text())
