@@ -5,13 +5,7 @@ python benchmarks/evaluation.py      (takes about a minute; the bare product is 
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numba
 import numpy as np
@@ -19,6 +13,7 @@ import scipy.sparse as sp
 from threadpoolctl import threadpool_limits
 
 import nbmf
+from measure import on_matrix, timed
 from nbmf.estimators.ranking import FactorScores, top
 from nbmf.evaluation import log_likelihood
 from workload import N_COMPONENTS, popular_counts
@@ -31,13 +26,6 @@ def factors(shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     W, H = (rng.gamma(1, 1, (n, N_COMPONENTS)).astype(np.float32) for n in shape)
     return W, H
-
-
-def seconds(job: Callable[[], object]) -> float:
-    """Return the time of a job."""
-    started = time.perf_counter()
-    job()
-    return time.perf_counter() - started
 
 
 def bare(W: np.ndarray, H: np.ndarray, threads: int, *, partition: bool) -> None:
@@ -58,26 +46,21 @@ def bare(W: np.ndarray, H: np.ndarray, threads: int, *, partition: bool) -> None
 
 MEMORY = """
 import sys, scipy.sparse, nbmf, nbmf.evaluation
-sys.path.insert(0, sys.argv[2])
 from evaluation import factors
-def bytes_of(name): return next(int(l.split()[1]) * 1024 for l in open('/proc/self/status') if l.startswith(name))
-imported = bytes_of('VmRSS')
+from measure import memory
+imported = memory('VmRSS')
 data = nbmf.Interactions.from_matrix(scipy.sparse.load_npz(sys.argv[1]))
 train, test = data.split(0.2, seed=0)
 del data
-model, before = factors(train.matrix.shape), bytes_of('VmHWM')
+model, before = factors(train.matrix.shape), memory('VmHWM')
 nbmf.evaluate(model, train, test)
-print(bytes_of('VmHWM'), bytes_of('VmHWM') - imported, before)
+print(memory('VmHWM'), memory('VmHWM') - imported, before)
 """
 
 
 def peak_memory(matrix: sp.csr_array) -> list[int]:
     """Return bytes of a fresh process: its peak, that above the imported package, and its peak before evaluate."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "matrix.npz"
-        sp.save_npz(path, sp.csr_matrix(matrix), compressed=False)
-        command = [sys.executable, "-c", MEMORY, str(path), str(Path(__file__).parent)]
-        return list(map(int, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()))
+    return list(map(int, on_matrix(MEMORY, matrix).split()))
 
 
 def main() -> None:
@@ -90,14 +73,15 @@ def main() -> None:
     log_likelihood((W[:300], H), *few, concentration=1.0)
     tenth = len(W) // 10
     print(f"{matrix.shape[0]:,} × {matrix.shape[1]:,}, {test.nnz:,} test items, K = {N_COMPONENTS}, {threads} threads")
-    product = 10 * seconds(lambda: bare(W[:tenth], H, threads, partition=False))
-    partition = 10 * seconds(lambda: bare(W[:tenth], H, threads, partition=True))
-    ours = {
-        "evaluate, all metrics and intervals": seconds(lambda: nbmf.evaluate((W, H), train, test)),
-        "evaluate without cut-offs": seconds(lambda: nbmf.evaluate((W, H), train, test, at=())),
-        "top 10 of everybody, seen items left out": seconds(lambda: top(FactorScores(W, H), 10, exclude=train.matrix)),
-        "log_likelihood": seconds(lambda: log_likelihood((W, H), train, test, concentration=1.0)),
+    product = 10 * timed(lambda: bare(W[:tenth], H, threads, partition=False))[0]
+    partition = 10 * timed(lambda: bare(W[:tenth], H, threads, partition=True))[0]
+    jobs = {
+        "evaluate, all metrics and intervals": lambda: nbmf.evaluate((W, H), train, test),
+        "evaluate without cut-offs": lambda: nbmf.evaluate((W, H), train, test, at=()),
+        "top 10 of everybody, seen items left out": lambda: top(FactorScores(W, H), 10, exclude=train.matrix),
+        "log_likelihood": lambda: log_likelihood((W, H), train, test, concentration=1.0),
     }
+    ours = {name: timed(job)[0] for name, job in jobs.items()}
     print(f"  {'bare product (from a tenth of the users)':42} {product:7.2f} s")
     print(f"  {'with np.argpartition, ' + str(LONGEST) + ' best (from a tenth)':42} {partition:7.2f} s")
     for name, value in ours.items():

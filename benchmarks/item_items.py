@@ -7,17 +7,14 @@ python benchmarks/item_items.py --large     100,000 × 40,000, 4.8 million non-z
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 import nbmf
+from measure import on_matrix, timed
 from nbmf.experiments.rivals import RIVALS
 from workload import popular_counts
 
@@ -25,19 +22,12 @@ ROUNDS = 3
 EASE = RIVALS["ease"]
 
 
-def seconds_of(fit: Any) -> tuple[float, Any]:
-    """Return the seconds of a call and what it returned."""
-    started = time.perf_counter()
-    found = fit()
-    return time.perf_counter() - started, found
-
-
 def against_ease(train: nbmf.Interactions) -> None:
     """Time both in turns, each with all threads."""
     taken: dict[str, list[float]] = {"NBSLIM": [], "EASE": []}
     for _ in range(ROUNDS + 1):  # the first of each compiles and warms up
-        taken["NBSLIM"].append(seconds_of(lambda: nbmf.NBSLIM().fit(train))[0])
-        taken["EASE"].append(seconds_of(lambda: EASE.fit(train, 0, os.cpu_count() or 1, **EASE.defaults))[0])
+        taken["NBSLIM"].append(timed(lambda: nbmf.NBSLIM().fit(train))[0])
+        taken["EASE"].append(timed(lambda: EASE.fit(train, 0, os.cpu_count() or 1, **EASE.defaults))[0])
     ours, theirs = (float(np.median(values[1:])) for values in taken.values())
     print(f"  fit: NBSLIM {ours:.2f} s, EASE {theirs:.2f} s, ratio {ours / theirs:.2f} (medians of {ROUNDS} in turns)")
 
@@ -65,7 +55,7 @@ def variants(train: nbmf.Interactions, test: nbmf.Interactions) -> None:
     }
     print(f"  {'':30} NDCG counts  y ≥ 1  y ≥ 5   seconds  most sweeps  objective")
     for name, chosen in settings.items():
-        taken, model = seconds_of(lambda chosen=chosen: nbmf.NBSLIM(**chosen).fit(train))
+        taken, model = timed(lambda chosen=chosen: nbmf.NBSLIM(**chosen).fit(train))
         found = nbmf.evaluate(model, train, test, n_boot=1)
         ranked = [found[metric].mean for metric in ("ndcg_counts", "ndcg_at_least_1", "ndcg_at_least_5")]
         print(
@@ -75,15 +65,13 @@ def variants(train: nbmf.Interactions, test: nbmf.Interactions) -> None:
 
 
 LARGE = """
-import sys, time, scipy.sparse, nbmf
+import sys, scipy.sparse, nbmf
+from measure import memory, timed
 nbmf.NBSLIM
-def bytes_of(name): return next(int(l.split()[1]) * 1024 for l in open('/proc/self/status') if l.startswith(name))
-imported = bytes_of('VmRSS')
+imported = memory('VmRSS')
 matrix = scipy.sparse.csr_array(scipy.sparse.load_npz(sys.argv[1]))
-started = time.perf_counter()
-model = nbmf.NBSLIM().fit(matrix)
-taken = time.perf_counter() - started
-print(f"  {taken:.0f} s, {(bytes_of('VmHWM') - imported) / 1e6:.0f} MB at the peak above the imported package, "
+taken, model = timed(lambda: nbmf.NBSLIM().fit(matrix))
+print(f"  {taken:.0f} s, {(memory('VmHWM') - imported) / 1e6:.0f} MB at the peak above the imported package, "
       f"{model.weights_.nnz:,} weights, {model.ending_} after {model.n_iter_} sweeps")
 """
 
@@ -92,10 +80,7 @@ def large() -> None:
     """Fit the benchmark's large matrix in a process of its own."""
     matrix = popular_counts()
     print(f"{matrix.shape[0]:,} × {matrix.shape[1]:,}, {matrix.nnz:,} non-zeros, 200 neighbours an item:")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "matrix.npz"
-        sp.save_npz(path, sp.csr_matrix(matrix), compressed=False)
-        subprocess.run([sys.executable, "-c", LARGE, str(path)], check=True)
+    print(on_matrix(LARGE, matrix), end="")
 
 
 def main() -> None:

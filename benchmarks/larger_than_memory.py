@@ -21,21 +21,19 @@ from pathlib import Path
 
 import numpy as np
 
+from measure import in_a_process
+
 N_USERS, N_ITEMS, AT_A_TIME = 1_019_318, 384_546, 2_000_000
 STEPS = ["read", "filter", "fit"]
 MEASURED = """
 import json, sys, threading, time
 import nbmf
-
-def memory():
-    lines = (line.split() for line in open("/proc/self/status"))
-    return {line[0].rstrip(":"): 1024 * int(line[1]) for line in lines if line[0].startswith(("VmHWM", "Rss"))}
+from measure import memory
 
 def watch():
     while not done.wait(0.02):
-        now = memory()
         for name in most:
-            most[name] = max(most[name], now[name])
+            most[name] = max(most[name], memory(name))
 
 most, done = {"RssAnon": 0, "RssFile": 0}, threading.Event()
 watcher = threading.Thread(target=watch)
@@ -46,7 +44,7 @@ try:
 finally:
     done.set()
     watcher.join()
-print(json.dumps({"seconds": time.perf_counter() - begun, **found, **most, "peak": memory()["VmHWM"]}))
+print(json.dumps({"seconds": time.perf_counter() - begun, **found, **most, "peak": memory("VmHWM")}))
 """
 STORE = """
 def work(source, path, limit, users, items):
@@ -90,9 +88,7 @@ def write_plays(path: Path, n_rows: int, seed: int = 0) -> None:
 
 def measured(work: str, *arguments: object) -> dict[str, float]:
     """Do some work in a process of its own, and return what it found and what it took."""
-    command = [sys.executable, "-c", work + MEASURED, *map(str, arguments)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    found: dict[str, float] = json.loads(done.stdout)
+    found: dict[str, float] = json.loads(in_a_process(work + MEASURED, *arguments))
     return found
 
 

@@ -6,31 +6,19 @@ python benchmarks/passes.py          (NBMF_DATA names the folder with the Taste 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from sklearn.base import clone
 
 import nbmf
+from measure import seconds
 from nbmf.backends.counts import Counts
 from nbmf.backends.cpu.passes import Cpu
 from nbmf.model.factors import Point
 from nbmf.model.likelihood import NegativeBinomial, Poisson
 from nbmf.model.ties import tie_items
 from workload import N_CLUSTERS, N_COMPONENTS, plain_algorithm_1, popular_counts
-
-
-def seconds(job: Callable[[], object], times: int = 5) -> float:
-    """Return the median time of a job that has been run once before."""
-    job()
-    taken = []
-    for _ in range(times):
-        started = time.perf_counter()
-        job()
-        taken.append(time.perf_counter() - started)
-    return float(np.median(taken))
 
 
 def product_rate(size: int = 4096) -> float:

@@ -5,18 +5,14 @@ python benchmarks/peers.py           (extra `bench`: hpfrec and implicit)
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import tempfile
-import time
 import warnings
-from pathlib import Path
 
 import numba
 import numpy as np
 import scipy.sparse as sp
 from threadpoolctl import threadpool_limits
 
+from measure import on_matrix, timed
 from nbmf.backends.counts import Counts
 from nbmf.backends.cpu.passes import Cpu
 from nbmf.estimators.nbmf import NBMF
@@ -44,18 +40,15 @@ class Ours:
         self.state: State = begin(model, self.counts, self.backend, W, H, ties)
         self.sweep(3)
         if tied:
-            started = time.perf_counter()
-            ties = tie_items(self.state.items.mean, N_CLUSTERS, rng)
-            self.tying = time.perf_counter() - started
+            self.tying, ties = timed(lambda: tie_items(self.state.items.mean, N_CLUSTERS, rng))
             self.state = retie(self.state, ties, self.counts, self.backend)
 
     def sweep(self, times: int) -> list[float]:
         """Return the seconds of each of some sweeps, each with its objective."""
         taken = []
         for _ in range(times):
-            started = time.perf_counter()
-            self.state = CAVI().step(self.state, self.counts, self.backend)
-            taken.append(time.perf_counter() - started)
+            sweep, self.state = timed(lambda: CAVI().step(self.state, self.counts, self.backend))
+            taken.append(sweep)
         return taken
 
 
@@ -72,9 +65,8 @@ def hpfrec_sweep(matrix: sp.csr_array, threads: int) -> float:
             k=N_COMPONENTS, ncores=threads, maxiter=iterations, stop_crit="maxiter", reindex=False, verbose=False,
             random_seed=0, keep_data=False, check_every=iterations, keep_all_objs=False, use_float=True,
         )  # fmt: skip
-        started = time.perf_counter()
-        model.fit(table.copy())
-        return time.perf_counter() - started
+        own = table.copy()
+        return timed(lambda: model.fit(own))[0]
 
     return (fit(3) - fit(1)) / 2
 
@@ -90,9 +82,7 @@ def implicit_sweep(matrix: sp.csr_array, threads: int) -> float:
             factors=N_COMPONENTS, iterations=iterations, num_threads=threads, use_gpu=False, random_state=0
         )
         with threadpool_limits(1, user_api="blas"):
-            started = time.perf_counter()
-            model.fit(csr, show_progress=False)
-            return time.perf_counter() - started
+            return timed(lambda: model.fit(csr, show_progress=False))[0]
 
     return (fit(4) - fit(1)) / 3
 
@@ -112,13 +102,11 @@ def recommend_seconds(matrix: sp.csr_array, threads: int) -> tuple[float, float]
     everybody, seen = np.arange(matrix.shape[0]), sp.csr_matrix(matrix)
     found: dict[str, list[float]] = {"ours": [], "implicit's": []}
     for _ in range(3):
-        started = time.perf_counter()
-        best = ours.recommend(n=10)
-        found["ours"].append(time.perf_counter() - started)
+        taken, best = timed(lambda: ours.recommend(n=10))
+        found["ours"].append(taken)
         with threadpool_limits(1, user_api="blas"):  # its own threads are enough: without this it takes twice as long
-            started = time.perf_counter()
-            items, _ = peer.recommend(everybody, seen, N=10)
-            found["implicit's"].append(time.perf_counter() - started)
+            taken, (items, _) = timed(lambda: peer.recommend(everybody, seen, N=10))
+            found["implicit's"].append(taken)
     differ = np.mean(np.sort(best.items, axis=1) != np.sort(items, axis=1))
     if differ > 1e-3:  # scores that agree to rounding may change places
         raise ValueError(f"the two recommend different items: {differ:.2%} of them")
@@ -127,22 +115,18 @@ def recommend_seconds(matrix: sp.csr_array, threads: int) -> tuple[float, float]
 
 MEMORY = """
 import sys, scipy.sparse, nbmf
+from measure import memory
 nbmf.NBMF
-def bytes_of(name): return next(int(l.split()[1]) * 1024 for l in open('/proc/self/status') if l.startswith(name))
-imported = bytes_of('VmRSS')
+imported = memory('VmRSS')
 matrix = scipy.sparse.csr_array(scipy.sparse.load_npz(sys.argv[1]))
 nbmf.NBMF(50, exposure='tied', max_iter=5, tol=0, random_state=0).fit(matrix)
-print(bytes_of('VmHWM') - imported)
+print(memory('VmHWM') - imported)
 """
 
 
 def peak_memory(matrix: sp.csr_array) -> int:
     """Return the bytes above the imported package that reading the matrix and a tied fit take at their peak."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "matrix.npz"
-        sp.save_npz(path, sp.csr_matrix(matrix), compressed=False)
-        command = [sys.executable, "-c", MEMORY, str(path)]
-        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return int(on_matrix(MEMORY, matrix))
 
 
 def main() -> None:

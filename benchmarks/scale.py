@@ -25,6 +25,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.optimize import nnls
 
+from measure import memory
 from nbmf.backends import Backend, make_backend
 from nbmf.backends.cost import Sizes
 from nbmf.backends.counts import Counts
@@ -131,12 +132,6 @@ def costs(found: Points) -> str:
     walk, cluster, row = 1e9 * solved[:3]
     return (f"{walk:.3f} ns a non-zero and component, {cluster:.4f} a user, cluster and component, {row:.3f} a row and "
             f"component, {1e3 * solved[3]:.2f} ms in any case; worst point off by {worst:.0%}")  # fmt: skip
-
-
-def memory(name: str) -> int:
-    """Return what Linux says of this process, in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
 
 
 def ten_million() -> None:

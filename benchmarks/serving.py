@@ -5,11 +5,11 @@ python benchmarks/serving.py         (takes about a minute, most of it the fit)
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import numpy as np
 
+from measure import repeated
 from nbmf.estimators.nbmf import NBMF
 from workload import N_CLUSTERS, N_COMPONENTS, N_ITEMS, popular_counts
 
@@ -17,14 +17,9 @@ N_USERS, TIMES = 20_000, 30
 
 
 def milliseconds(job: Callable[[], object], times: int = TIMES) -> tuple[float, float]:
-    """Return the median and the largest time of a job, after one that compiles and looks up."""
-    job()
-    taken = []
-    for _ in range(times):
-        started = time.perf_counter()
-        job()
-        taken.append(1000 * (time.perf_counter() - started))
-    return float(np.median(taken)), max(taken)
+    """Return the median and the largest time of a job."""
+    taken = repeated(job, times)
+    return 1000 * float(np.median(taken)), 1000 * max(taken)
 
 
 def main() -> None:
