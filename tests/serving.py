@@ -1,4 +1,4 @@
-"""A server for tests: in a thread of this process, on a free port, and a client that tells status and JSON."""
+"""A server for tests, in a thread of this process and on a free port, and a client for it."""
 
 import http.client
 import json
@@ -14,7 +14,7 @@ import nbmf
 from helpers import small_matrix
 from nbmf.web.app import build_app
 from nbmf.web.process import listen, make_server
-from nbmf.web.reload import Shelf
+from nbmf.web.reload import ServedModel
 
 BASKET = {"items": [{"item": 104, "count": 3}, {"item": "107"}], "n": 4, "level": 0.9}
 SONGS = ("Blue", "Green", "Red", "Golden", "Silver", "Quiet", "Late", "Early", "Far", "Near")
@@ -22,7 +22,7 @@ TOKEN = "f00d" * 8
 
 
 def plays(seed=0):
-    """40 users and 30 songs with names, ids of both kinds: text for users, numbers for items."""
+    """40 users with text for ids, and 30 songs with numbers for ids and with names."""
     names = np.array([f"{SONGS[n % 10]} song {n % 29}" for n in range(30)], object)
     users = [f"ann/{n}" if n % 2 else f"bob {n} é" for n in range(40)]
     data = nbmf.Interactions.from_matrix(small_matrix(40, 30, seed=seed), users=users, items=np.arange(100, 130))
@@ -30,7 +30,7 @@ def plays(seed=0):
 
 
 def write_model(path, model=None, seed=0):
-    """Fit a model in a moment and write it."""
+    """Fit a small model, write it, and return it as it is loaded."""
     model = nbmf.NBMF(4, max_iter=15, random_state=seed) if model is None else model
     model.fit(plays()).save(path)
     return nbmf.load(path)
@@ -38,16 +38,15 @@ def write_model(path, model=None, seed=0):
 
 @contextmanager
 def serving(path, **settings):
-    """Serve a model file; yields a client."""
-    shelf = Shelf(str(path))
-    guard = build_app(shelf, **settings)
-    server = make_server(guard)
+    """Serve a model file, and yield a client."""
+    served = ServedModel(str(path))
+    server = make_server(build_app(served, **settings))
     server.drain_seconds = 0.0
     door = listen("127.0.0.1", 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [door]})
     thread.start()
     try:
-        wait_for(lambda: shelf.ready)
+        wait_for(lambda: served.ready)
         yield Client(door.getsockname()[1])
     finally:
         server.should_exit = True
@@ -57,18 +56,18 @@ def serving(path, **settings):
 def wait_for(happened, seconds=20):
     end = time.monotonic() + seconds
     while not happened():
-        assert time.monotonic() < end, "it did not happen"
+        assert time.monotonic() < end, f"not within {seconds} s"
         time.sleep(0.01)
 
 
 class Client:
-    """Asks a server on this machine."""
+    """A client of a server on this machine."""
 
     def __init__(self, port, token=None):
         self.port, self.token = port, token
 
     def ask(self, path, body=None, method=None, **headers):
-        """Return status, answer and headers; JSON is read."""
+        """Return status, answer and headers; JSON is parsed."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             return self.ask_on(connection, path, body, method, **headers)
@@ -76,7 +75,7 @@ class Client:
             connection.close()
 
     def ask_on(self, connection, path, body=None, method=None, **headers):
-        """The same over a connection that stays open."""
+        """Do the same over a connection that stays open."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if self.token:
             sent.setdefault("authorization", f"Bearer {self.token}")
@@ -90,7 +89,7 @@ class Client:
         return response.status, json.loads(content) if is_json else content, response.headers
 
     def get(self, path, **parameters):
-        """Return the answer of a question that must have one."""
+        """Return the answer to a request that must succeed."""
         status, answer, _ = self.ask(f"{path}?{query(**parameters)}")
         assert status == 200, answer
         return answer
@@ -101,7 +100,7 @@ def query(**parameters):
 
 
 def half_sent(port, n_bytes=5):
-    """Open a connection and send a part of a request; return the connection and the rest."""
+    """Send part of a request, and return the connection and the rest of the request."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=20)
     body = json.dumps(BASKET).encode()
     head = "POST /api/recommend HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -110,6 +109,6 @@ def half_sent(port, n_bytes=5):
 
 
 def status_of(connection):
-    """Read an answer's status, None if the connection was closed."""
+    """Return the status of an answer, or None if the connection was closed."""
     answer = connection.recv(1 << 16)
     return int(answer.split()[1]) if answer else None

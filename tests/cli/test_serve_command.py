@@ -1,4 +1,4 @@
-"""nbmf serve and nbmf explore, as typed: what they refuse, and when a fit is needed."""
+"""nbmf serve and nbmf explore on the command line: what they refuse, and when they fit a model."""
 
 import json
 import os
@@ -10,10 +10,11 @@ import pytest
 import helpers
 import nbmf
 import nbmf.cli.serve
-from nbmf.web.reload import Shelf, history_of
+from nbmf.web.reload import ServedModel, history_of
 from serving import TOKEN, write_model
 from small_study import write_plays
 
+COMMANDS = nbmf.cli.serve
 QUICK = ["-k", "2", "--max-iter", "4", "--no-browser"]
 
 
@@ -24,9 +25,9 @@ def typed(*arguments, **options):
 
 @pytest.fixture
 def started(monkeypatch):
-    """What the commands would have served, instead of serving it."""
+    """Record what the commands would serve."""
     calls = []
-    monkeypatch.setattr(nbmf.cli.serve, "_serve", lambda path, **options: calls.append((path, options)))
+    monkeypatch.setattr(COMMANDS, "_serve", lambda path, **options: calls.append((path, options)))
     return calls
 
 
@@ -36,10 +37,10 @@ def test_off_this_machine_only_with_a_token_and_a_name(tmp_path):
     for host in ("0.0.0.0", "::"):
         assert "--allow-host NAME" in typed("serve", path, "--host", host, code=2, NBMF_TOKEN=TOKEN)
     (tmp_path / "token").write_text("short\n")
-    assert "a token needs 16 letters" in typed("serve", path, "--token-file", tmp_path / "token", code=2)
+    assert "a token needs at least 16 letters" in typed("serve", path, "--token-file", tmp_path / "token", code=2)
     assert "No such file" in typed("serve", path, "--token-file", tmp_path / "none", code=2)
     for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost"):
-        assert nbmf.cli.serve._is_loopback(host)
+        assert COMMANDS._is_loopback(host)
 
 
 def test_what_cannot_be_served_is_told_and_not_begun(tmp_path, monkeypatch):
@@ -49,9 +50,8 @@ def test_what_cannot_be_served_is_told_and_not_begun(tmp_path, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         told = typed("serve", tmp_path / "model.nbmf", "--port", port, code=2)
-    assert f"127.0.0.1:{port} cannot be listened on" in told
-    assert "--port N takes another, 0 any free one" in told
-    monkeypatch.setattr(nbmf.cli.serve.importlib.util, "find_spec", lambda name: None)
+    assert f"cannot listen on 127.0.0.1:{port} (Address already in use); --port 0 takes any free port" in told
+    monkeypatch.setattr(COMMANDS.importlib.util, "find_spec", lambda name: None)
     assert "pip install 'nbmf[server]'" in typed("serve", tmp_path / "model.nbmf", code=2)
 
 
@@ -65,8 +65,8 @@ def test_explore_fits_once_and_again_when_the_data_is_newer(tmp_path, started, m
     assert model.item_names_[1] == "Song 1"
     assert len(history["seconds"]) == 4
     assert np.all(np.diff(history["seconds"]) > 0)
-    assert Shelf("plays.nbmf").views.fit()["seconds"] == history["seconds"]
-    assert "--refit fits it again" in typed("explore", plays, *QUICK)
+    assert ServedModel("plays.nbmf").views.fit()["seconds"] == history["seconds"]
+    assert "--refit fits it" in typed("explore", plays, *QUICK)
     os.utime("plays.nbmf", (1, 1))
     assert "plays.nbmf: written" in typed("explore", plays, *QUICK)
     assert "plays.nbmf: written" in typed("explore", plays, *QUICK, "--refit", "--model", "poisson")
@@ -87,7 +87,7 @@ def test_explore_shows_a_model_file_as_it_is(tmp_path, started):
 def test_explore_never_writes_over_the_data(tmp_path, started):
     plays = write_plays(tmp_path)
     before = plays.read_bytes()
-    assert "is DATA too" in typed("explore", plays, "-o", plays, code=2)
+    assert "would overwrite DATA" in typed("explore", plays, "-o", plays, code=2)
     assert plays.read_bytes() == before
     assert "no such file" in typed("explore", tmp_path / "none.csv", "-o", tmp_path / "m.nbmf", code=2).lower()
     assert started == []

@@ -1,4 +1,4 @@
-"""The page in a real browser: each view in three dresses, search, reasons, basket, keyboard, and what goes wrong."""
+"""The page in a real browser: each view in light, dark and on a phone, search, reasons, basket, keyboard, errors."""
 
 import os
 import re
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import nbmf
+import nbmf.web.views
 from nbmf.web.middleware import Access
-from nbmf.web.views import Views
 from serving import TOKEN, serving, wait_for, write_model
 
 SCREENSHOTS = Path(__file__).parents[2] / "screenshots"
@@ -23,7 +23,7 @@ FLAGS = [
     "--disable-sync",
     "--disable-dev-shm-usage",
 ]
-DRESSES = {
+SCREENS = {
     "light": {"viewport": {"width": 1280, "height": 900}},
     "dark": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"},
     "phone": {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True},
@@ -34,7 +34,7 @@ DRESSES = {
 def browser():
     chromium = shutil.which("chromium")
     if chromium is None:
-        pytest.skip("there is no Chromium here: make browser installs Debian's")
+        pytest.skip("Chromium is not installed: make browser installs Debian's")
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as driver:
         found = driver.chromium.launch(executable_path=chromium, args=FLAGS)
@@ -52,21 +52,21 @@ def served(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def usual(browser):
-    """A window that pages share which need no other: it keeps the scripts that it has read once."""
-    return browser.new_context(**DRESSES["light"])
+    """A window for pages that need no other, which keeps the scripts that it has loaded once."""
+    return browser.new_context(**SCREENS["light"])
 
 
 @pytest.fixture
 def visit(browser, usual):
-    """Return a function that opens a page; at the end, none may have had an error that was not expected."""
+    """Return a function that opens a page; at the end, no page may have had an unexpected error."""
     opened, errors = [], []
 
-    def open_page(client, path="", expected="$^", **dress):
+    def open_page(client, path="", expected="$^", **screen):
         def note(told):
             if told.type in ("error", "warning") and not re.search(expected, told.text):
                 errors.append(told.text)
 
-        page = browser.new_page(**dress) if dress else usual.new_page()
+        page = browser.new_page(**screen) if screen else usual.new_page()
         opened.append(page)
         page.set_default_timeout(20_000)
         page.on("pageerror", lambda error: errors.append(str(error)))
@@ -81,7 +81,7 @@ def visit(browser, usual):
 
 
 def rows(page):
-    """The items of the ranked list, as the page shows them."""
+    """Return the items of the ranked list in the order of the page."""
     return [int(row.get_attribute("data-item")) for row in page.query_selector_all(".ranked > li")]
 
 
@@ -90,7 +90,7 @@ def keep(page, name):
     page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
 
 
-LAWS = """() => {
+CHECKS = """() => {
   const named = (element) =>
     element.ariaLabel || element.labels?.length || element.textContent.trim() || element.querySelector("img");
   const reached = [...document.querySelectorAll("input, button, a, canvas, [role=img]")];
@@ -108,12 +108,12 @@ LAWS = """() => {
 }"""
 
 
-LAWFUL = {"unnamed": [], "repeated": [], "n_headings": 1, "too_wide": 0, "slips": [], "no_alt": 0}
+EXPECTED = {"unnamed": [], "repeated": [], "n_headings": 1, "too_wide": 0, "slips": [], "no_alt": 0}
 
 
-@pytest.mark.parametrize("dress", DRESSES)
-def test_every_view_loads_and_can_be_heard_and_fits_the_screen(served, visit, dress):
-    page = visit(served, **DRESSES[dress])
+@pytest.mark.parametrize("screen", SCREENS)
+def test_every_view_loads_and_can_be_heard_and_fits_the_screen(served, visit, screen):
+    page = visit(served, **SCREENS[screen])
     parts = {
         "user": ".chart .main-svg",
         "basket": ".ranked li",
@@ -126,12 +126,12 @@ def test_every_view_loads_and_can_be_heard_and_fits_the_screen(served, visit, dr
         page.wait_for_selector(part)
         page.wait_for_selector("main .loading", state="detached")
         page.wait_for_timeout(150)
-        found = page.evaluate(LAWS)
-        assert found == LAWFUL, view
+        found = page.evaluate(CHECKS)
+        assert found == EXPECTED, view
         assert page.get_attribute("#views a[aria-current]", "data-view") == view
-        keep(page, f"{view}-{dress}")
+        keep(page, f"{view}-{screen}")
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(18, 22, 28)"
-    assert dark == (dress == "dark")
+    assert dark == (screen == "dark")
 
 
 def test_a_user_is_found_by_keyboard_alone(served, visit):
@@ -165,7 +165,7 @@ def test_reasons_open_under_a_recommendation_and_add_up(served, visit):
     assert sum(shown[:-1]) == pytest.approx(shown[-1], abs=0.006 * len(shown))
     names = [cell.inner_text() for cell in page.query_selector_all(".parts tbody th")]
     assert all(part["name"] in name for part, name in zip(why["parts"], names, strict=False))
-    assert "Because you took" in page.inner_text(".parts caption")
+    assert "Where this score comes from" in page.inner_text(".parts caption")
     keep(page, "reasons-light")
     page.keyboard.press("Enter")
     page.wait_for_selector(".parts", state="hidden")
@@ -216,13 +216,13 @@ def test_the_basket_changes_the_list_at_once(served, visit):
     page.reload()
     page.wait_for_selector(".basket [data-item]")
     assert len(page.query_selector_all(".basket > li")) == 2
-    page.click("text=Empty it")
+    page.click("text=Empty basket")
     page.wait_for_selector(".chips button")
 
 
 def test_a_user_becomes_a_basket(served, visit):
     page = visit(served, "#/user/ann%2F7")
-    page.click("text=What if they also liked")
+    page.click("text=Open in basket")
     page.wait_for_selector(".basket [data-item]")
     assert len(page.query_selector_all(".basket > li")) == served.get("/api/exposures", user="ann/7")["n_items"]
 
@@ -243,15 +243,16 @@ def test_the_map_tells_what_is_chosen_and_leads_to_its_factor(served, visit):
 
 def test_what_a_model_cannot_answer_is_left_out(tmp_path, visit, monkeypatch):
     write_model(tmp_path / "model.nbmf", nbmf.PoissonMF(3, max_iter=9, random_state=0))
-    everything = Views.abilities.func
-    only = property(lambda self: {name: name == "explain" for name in everything(self)})
-    monkeypatch.setattr(Views, "abilities", only)
+    everything = nbmf.web.views.abilities
+    monkeypatch.setattr(
+        nbmf.web.views, "abilities", lambda model: {name: name == "explain" for name in everything(model)}
+    )
     with serving(tmp_path / "model.nbmf") as client:
         page = visit(client)
         page.wait_for_selector(".ranked li")
         assert [link.inner_text() for link in page.query_selector_all("#views a")] == ["Users", "Model"]
         page.goto(f"http://127.0.0.1:{client.port}/#/map")
-        page.wait_for_selector("text=There is no such page")
+        page.wait_for_selector("text=Page not found")
 
 
 @pytest.mark.parametrize(
@@ -264,17 +265,17 @@ def test_other_models_have_pages_too(tmp_path, visit, model):
     with serving(tmp_path / "model.nbmf") as client:
         page = visit(client)
         page.wait_for_selector(".ranked li")
-        views = [link.inner_text() for link in page.query_selector_all("#views a")]
+        shown = [link.inner_text() for link in page.query_selector_all("#views a")]
         if isinstance(model, nbmf.NBSLIM):
-            assert views == ["Users", "Basket", "Model"]
+            assert shown == ["Users", "Basket", "Model"]
             page.wait_for_selector("main details[open] table")
         else:
-            assert views == ["Users", "Basket", "Factors", "Map", "Model"]
+            assert shown == ["Users", "Basket", "Factors", "Map", "Model"]
             page.wait_for_selector(".chart .main-svg")
         assert ("over-exposed" in page.inner_text("main")) == isinstance(model, nbmf.Averaged)
         page.click(".ranked .face")
         page.wait_for_selector(".parts")
-        assert page.evaluate(LAWS) == LAWFUL
+        assert page.evaluate(CHECKS) == EXPECTED
         keep(page, f"{type(model).__name__}-user")
 
 
@@ -284,7 +285,7 @@ def test_nobody_and_nothing(served, visit):
     assert page.query_selector(".chips a")
     keep(page, "unknown-light")
     page.goto(f"http://127.0.0.1:{served.port}/#/user/{EMPTY}")
-    page.wait_for_selector("text=Nothing was taken.")
+    page.wait_for_selector("text=No history.")
     page.wait_for_selector(".ranked li")
     keep(page, "empty-light")
 
@@ -297,15 +298,15 @@ def test_the_page_asks_for_the_token(tmp_path, visit):
     with serving(tmp_path / "model.nbmf", access=Access(token=TOKEN)) as client:
         page = visit(client, expected="401")
         page.fill("#token", "wrong-wrong-wrong-wrong")
-        page.click("text=Go on")
-        page.wait_for_selector("text=That was not it.")
+        page.click("text=Continue")
+        page.wait_for_selector("text=Wrong token")
         page.fill("#token", TOKEN)
-        page.click("text=Go on")
+        page.click("text=Continue")
         page.wait_for_selector(".ranked li")
 
 
 def test_a_replaced_model_is_noticed_and_a_lost_server_told(tmp_path, visit, monkeypatch):
-    monkeypatch.setattr("nbmf.web.app.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("nbmf.web.app.RELOAD_SECONDS", 0.02)
     path = tmp_path / "model.nbmf"
     write_model(path)
     with serving(path) as client:
@@ -316,7 +317,7 @@ def test_a_replaced_model_is_noticed_and_a_lost_server_told(tmp_path, visit, mon
         os.replace(tmp_path / "new.nbmf", path)
         wait_for(lambda: client.get("/api/model")["model"] != mark)
         page.click("#views a[data-view=factors]")
-        page.wait_for_selector("text=The model was replaced")
+        page.wait_for_selector("text=The model has been replaced")
         assert client.get("/api/model")["model"] in page.inner_text("#mark")
     page.click("#views a[data-view=map]")
-    page.wait_for_selector("text=The server does not answer")
+    page.wait_for_selector("text=The server is not responding")

@@ -1,4 +1,4 @@
-"""The server as a client meets it: answers, refusals, limits, the files of the page."""
+"""The server as clients see it: answers, refusals, limits, and the files of the page."""
 
 import asyncio
 import gzip
@@ -8,17 +8,20 @@ import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
+import plotly
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 import nbmf.web.app
 import nbmf.web.views
-from nbmf.web.app import build_app, page_files
+from nbmf.web.app import build_app
 from nbmf.web.middleware import OPEN, Access, Limits
-from nbmf.web.reload import Shelf
+from nbmf.web.reload import ServedModel
 from serving import BASKET, TOKEN, half_sent, query, serving, status_of, wait_for, write_model
 
-ASKED = {  # one question for each route
+ASKED = {  # one request per route
     "/api/model": {},
     "/api/recommend": {"user": "ann/7"},
     "/api/explain": {"user": "ann/7", "item": 104},
@@ -55,7 +58,7 @@ def client(model_file):
 
 @pytest.fixture(scope="module")
 def views(model_file):
-    return Shelf(str(model_file)).views
+    return ServedModel(str(model_file)).views
 
 
 # ---- answers --------------------------------------------------------------------------------------------------------
@@ -65,7 +68,7 @@ def test_answers_are_the_views(client, views):
     assert client.get("/api/recommend", user="ann/7", n=4, level=0.9) == views.recommend("ann/7", 4, 0.9)
     assert client.get("/api/recommend", user="bob 4 é", include_seen=True) == views.recommend("bob 4 é", 10, None, True)
     assert client.get("/api/explain", user="ann/7", item=104, n=3) == views.explain("ann/7", "104", 3)
-    assert client.get("/api/exposures", user="ann/7") == views.took("ann/7", 1000)
+    assert client.get("/api/exposures", user="ann/7") == views.history("ann/7", 1000)
     assert client.get("/api/similar/items", item=104) == views.similar_items("104", 10)
     assert client.get("/api/similar/users", user="ann/7") == views.similar_users("ann/7", 10)
     assert client.get("/api/search/items", q="blue so", n=2) == views.search_items("blue so", 2)
@@ -81,8 +84,8 @@ def test_answers_are_the_views(client, views):
 
 
 def test_every_route_has_a_question_here(model_file):
-    app = build_app(Shelf(str(model_file))).app
-    assert {route.path.replace("{name}", "app.js") for route in app.routes} == set(ASKED)
+    app = build_app(ServedModel(str(model_file))).app
+    assert {route.path.replace("/static", "/static/app.js") for route in app.routes} == set(ASKED)
 
 
 def test_examples_of_the_description_can_be_tried(client):
@@ -114,9 +117,9 @@ def test_schemathesis_finds_no_fault(client, tmp_path):
 @pytest.mark.parametrize(
     ("path", "body", "status", "sentence"),
     [
-        ("/api/recommend?user=nobody", None, 404, "user 'nobody' is not one of the 40 users"),
-        ("/api/explain?user=ann/7&item=soup", None, 404, "item 'soup' is not one of the 30 items"),
-        ("/api/recommend", {"items": [{"item": 1}]}, 404, "item '1' is not one of the 30 items"),
+        ("/api/recommend?user=nobody", None, 404, "user 'nobody' is not among the 40 users"),
+        ("/api/explain?user=ann/7&item=soup", None, 404, "item 'soup' is not among the 30 items"),
+        ("/api/recommend", {"items": [{"item": 1}]}, 404, "item '1' is not among the 30 items"),
         ("/api/recommend", None, 422, "user: Field required"),
         ("/api/recommend?user=ann/7&n=0", None, 422, "n: Input should be greater than or equal to 1"),
         ("/api/recommend?user=ann/7&n=1001", None, 422, "n: Input should be less than or equal to 1000"),
@@ -127,8 +130,8 @@ def test_schemathesis_finds_no_fault(client, tmp_path):
         ("/api/recommend", {"items": [{"item": 104}] * 1001}, 422, "items: List should have at most 1000 items"),
         ("/api/recommend", {"items": [], "m": 1}, 422, "m: Extra inputs are not permitted"),
         ("/api/recommend", b"{", 422, "JSON"),
-        ("/api/nothing", None, 404, "Not Found"),
-        ("/static/secrets.txt", None, 404, "there is no file 'secrets.txt'"),
+        ("/api/nothing", None, 404, "there is nothing at /api/nothing"),
+        ("/static/secrets.txt", None, 404, "there is nothing at /static/secrets.txt"),
         ("/static/..%2fserver.py", None, 404, ""),
     ],
 )
@@ -142,6 +145,8 @@ def test_what_cannot_be_answered_is_told(client, path, body, status, sentence):
 def test_methods_that_a_route_does_not_take(client):
     status, _, headers = client.ask("/api/recommend", method="DELETE")
     assert (status, headers["allow"]) == (405, "GET, POST")
+    status, _, headers = client.ask("/static/app.js", method="DELETE")
+    assert (status, headers["allow"]) == (405, "GET, HEAD")
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -217,7 +222,7 @@ def test_no_more_than_so_many_at_a_time(model_file):
         wait_for(lambda: client.ask("/health")[0] == 503)
         status, answer, headers = client.ask("/api/model")
         assert (status, headers["retry-after"]) == (503, "1")
-        assert "2 requests are being answered" in answer["error"]
+        assert "2 requests are in flight" in answer["error"]
         for connection, rest in held:
             connection.sendall(rest)
             assert status_of(connection) == 200
@@ -227,7 +232,7 @@ def test_no_more_than_so_many_at_a_time(model_file):
 
 def test_an_answer_that_takes_too_long_is_given_up(model_file, monkeypatch):
     let_go = threading.Event()
-    monkeypatch.setattr(nbmf.web.views.Views, "took", lambda *_: let_go.wait(20) and {})
+    monkeypatch.setattr(nbmf.web.views.Views, "history", lambda *_: let_go.wait(20) and {})
     with serving(model_file, limits=Limits(seconds=0.2)) as client:
         status, answer, _ = client.ask("/api/exposures?user=ann/7")
         assert (status, answer) == (503, {"error": "no answer within 0.2 s"})
@@ -239,15 +244,16 @@ def test_a_model_that_cannot_answer_is_never_ready(model_file, monkeypatch, capl
     def fail(*_):
         raise RuntimeError("no kernel")
 
-    monkeypatch.setattr(nbmf.web.views.Views, "warm", fail)
-    shelf = Shelf(str(model_file))
-    asyncio.run(nbmf.web.app._watch(shelf))
-    assert not shelf.ready
+    monkeypatch.setattr(nbmf.web.views.Views, "warm_up", fail)
+    served = ServedModel(str(model_file))
+    asyncio.run(nbmf.web.app._keep_current(served))
+    assert not served.ready
     assert "this model cannot answer" in caplog.text
 
 
 def test_metrics_count_what_was_answered(model_file):
     with serving(model_file) as client:
+        client.ask("/static/app.js")  # first, as it is counted when its file is closed, after the client has it
         for user in ("ann/7", "ann/9", "nobody"):
             client.ask(f"/api/recommend?{query(user=user)}")
         client.ask("/wp-admin/1")
@@ -255,34 +261,80 @@ def test_metrics_count_what_was_answered(model_file):
         _, content, headers = client.ask("/metrics")
     assert headers["content-type"].startswith("text/plain; version=0.0.4")
     text = content.decode()
-    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    assert values['nbmf_requests_total{method="GET",route="/api/recommend",code="200"}'] == "2"
-    assert values['nbmf_requests_total{method="GET",route="/api/recommend",code="404"}'] == "1"
-    assert values['nbmf_requests_total{method="GET",route="other",code="404"}'] == "2"
-    assert values['nbmf_request_seconds_bucket{route="/api/recommend",le="+Inf"}'] == "3"
-    assert values["nbmf_models_loaded_total"] == "1"
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+
+    def value(name, **labels):
+        [found] = [
+            sample.value
+            for family in families.values()
+            for sample in family.samples
+            if sample.name == name and sample.labels == labels
+        ]
+        return found
+
+    assert value("nbmf_requests_total", method="GET", route="/api/recommend", code="200") == 2
+    assert value("nbmf_requests_total", method="GET", route="/api/recommend", code="404") == 1
+    assert value("nbmf_requests_total", method="GET", route="other", code="404") == 2
+    assert value("nbmf_request_seconds_bucket", route="/api/recommend", le="+Inf") == 3
+    assert value("nbmf_request_seconds_count", route="/api/recommend") == 3
+    assert value("nbmf_requests_total", method="GET", route="/static/{name}", code="200") == 1
+    assert value("nbmf_requests_in_flight") == 1  # this request
+    assert value("nbmf_models_loaded_total") == 1
+    assert value("nbmf_models_refused_total") == 0
+    assert value("nbmf_ready") == 1
+    kinds = {name: family.type for name, family in families.items() if not name.endswith("_created")}
+    assert kinds == {
+        "nbmf_requests": "counter",
+        "nbmf_request_seconds": "histogram",
+        "nbmf_requests_in_flight": "gauge",
+        "nbmf_models_loaded": "counter",
+        "nbmf_models_refused": "counter",
+        "nbmf_ready": "gauge",
+    }
     assert "wp-admin" not in text
+
+
+def test_each_server_of_a_process_counts_alone(model_file):
+    with serving(model_file) as first, serving(model_file) as second:
+        first.ask("/health")
+        assert 'route="/health"' in first.ask("/metrics")[1].decode()
+        assert 'route="/health"' not in second.ask("/metrics")[1].decode()
 
 
 # ---- the page's files -----------------------------------------------------------------------------------------------
 
 
-def test_files_are_sent_once_and_packed(client):
-    for name, file in page_files().items():
-        status, content, headers = client.ask(f"/static/{name}", accept_encoding="gzip")
+STATIC = Path(nbmf.web.app.__file__).with_name("static")
+PLOTLY = Path(plotly.__file__).with_name("package_data") / "plotly.min.js"
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+def test_files_are_sent_once_and_compressed(client):
+    for path in (*STATIC.iterdir(), PLOTLY):
+        url, expected = f"/static/{path.name}", path.read_bytes()
+        status, content, headers = client.ask(url, accept_encoding="gzip")
+        is_long = len(expected) >= 500
         assert status == 200
-        assert gzip.decompress(content) == file.content
-        assert client.ask(f"/static/{name}")[1] == file.content
-        assert client.ask(f"/static/{name}", if_none_match=headers["etag"])[0] == 304
+        assert (gzip.decompress(content) if is_long else content) == expected
+        assert headers.get("content-encoding") == ("gzip" if is_long else None)
+        assert headers["content-type"].split(";")[0] == TYPES[path.suffix]
+        assert headers["cache-control"] == "no-cache"
+        assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'")
+        assert client.ask(url)[1] == expected
+        assert client.ask(url, if_none_match=headers["etag"])[0] == 304
+    assert client.ask("/")[1] == (STATIC / "index.html").read_bytes()
 
 
-def test_the_page_asks_nobody_else_and_has_all_it_names():
-    files = page_files()
-    for name, file in files.items():
-        if name == "plotly.min.js":
-            continue
-        text = file.content.decode()
-        assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text), name
-        assert text.count("\n") <= 400, name
+def test_only_the_files_of_the_page_are_sent(client):
+    for path in ("datasets", "templates", "../app.py", "..%2fapp.py", "%2e%2e/app.py", "", "datasets/tips.csv.gz"):
+        assert client.ask(f"/static/{path}")[0] == 404, path
+
+
+def test_the_page_loads_nothing_from_elsewhere_and_has_all_it_names():
+    names = {path.name for path in (*STATIC.iterdir(), PLOTLY)}
+    for path in STATIC.iterdir():
+        text = path.read_text()
+        assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text), path
+        assert text.count("\n") <= 400, path
         for named in re.findall(r"(?:from|src=|href=)\s*[\"'](?:\./|static/)([\w.-]+)[\"']", text):
-            assert named in files, (name, named)
+            assert named in names, (path, named)

@@ -1,4 +1,4 @@
-"""The server under load: many clients, silent ones, a model replaced meanwhile, an end that drops nobody."""
+"""The server under load: many clients, silent clients, a model that is replaced, and shutdown without loss."""
 
 import http.client
 import os
@@ -16,7 +16,7 @@ import pytest
 import nbmf.web.app
 from helpers import child
 from nbmf.web.middleware import Limits
-from nbmf.web.reload import Shelf
+from nbmf.web.reload import ServedModel
 from serving import BASKET, Client, half_sent, query, serving, status_of, wait_for, write_model
 
 
@@ -29,7 +29,7 @@ def model_file(tmp_path_factory):
 
 def test_sixty_four_clients_get_the_serial_answers(model_file):
     with serving(model_file) as client:
-        compare_with_serial(client, Shelf(str(model_file)).views)
+        compare_with_serial(client, ServedModel(str(model_file)).views)
 
 
 def compare_with_serial(client, views):
@@ -71,13 +71,13 @@ def test_two_hundred_half_open_clients_do_not_keep_others_from_their_answers(mod
 
 
 def test_a_model_replaced_twenty_times_under_load(tmp_path, monkeypatch):
-    """No failed and no mixed answer: each is, whole, that of the model it names."""
-    monkeypatch.setattr(nbmf.web.app, "LOOK_SECONDS", 0.02)
+    """No answer fails or mixes models: each is the complete answer of the model it names."""
+    monkeypatch.setattr(nbmf.web.app, "RELOAD_SECONDS", 0.02)
     path = tmp_path / "model.nbmf"
     contents, serial = {}, {}
     for seed in (0, 1):
         write_model(path, seed=seed)
-        views = Shelf(str(path)).views
+        views = ServedModel(str(path)).views
         contents[views.mark] = path.read_bytes()
         serial[views.mark] = {user: views.recommend(user, 5) for user in map(str, views.model.users_.tolist())}
     users, over = list(views.model.users_.tolist()), threading.Event()
@@ -102,7 +102,7 @@ def test_a_model_replaced_twenty_times_under_load(tmp_path, monkeypatch):
             try:
                 for swap in range(20):
                     mark = sorted(contents)[swap % 2]
-                    if swap % 5 == 4:  # a damaged one now and then, and half of one
+                    if swap % 5 == 4:  # now and then a damaged one
                         put(path, contents[mark][:-100])
                         wait_for(lambda: client.get("/api/model")["refused"] is not None)
                     put(path, contents[mark])
@@ -124,7 +124,7 @@ def put(path, content):
 
 
 def test_sigterm_finishes_what_is_in_flight(model_file):
-    """Clients that have begun to ask get their answers, and those who keep asking are told to stop, not cut off."""
+    """Requests that have begun are answered, and clients with open connections are asked to close them."""
     command = [str(Path(sys.executable).with_name("nbmf")), "serve", str(model_file), "--port", "0"]
     with child(command, stderr=subprocess.PIPE, text=True) as process:
         port = int(re.search(r"http://127.0.0.1:(\d+)/", process.stderr.readline())[1])

@@ -1,4 +1,4 @@
-"""`nbmf serve` and `nbmf explore`: a model behind an endpoint, and on a page."""
+"""`nbmf serve` and `nbmf explore`: a model behind an HTTP API, and on a page in the browser."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from nbmf.cli.options import (
     MODELS,
-    Decorator,
     check_concentration,
     check_slim,
     data_options,
@@ -34,27 +35,28 @@ if TYPE_CHECKING:
     from socket import socket
 
     from nbmf.data.interactions import Interactions
+    from nbmf.web.middleware import Access
 
 PORT = 8000
 WILDCARDS = ("0.0.0.0", "::", "")
+FILE: dict[str, Any] = {"metavar": "FILE", "type": click.Path()}
 
-server_options: Decorator = together(
+server_options = together(
     click.option(
         "--host",
         metavar="ADDRESS",
         default="127.0.0.1",
         show_default=True,
-        help="Where to listen; off this machine only with a token.",
+        help="Address to listen on; if not local, a token is needed.",
     ),
     click.option(
-        "--port", metavar="N", type=click.IntRange(0, 65535), show_default=str(PORT), help="0 takes any free one."
+        "--port", metavar="N", type=click.IntRange(0, 65535), show_default=str(PORT), help="Port; 0 for any free one."
     ),
     click.option(
         "--token-file",
-        metavar="FILE",
-        type=click.Path(),
+        **FILE,
         show_default="the variable NBMF_TOKEN, else none",
-        help="Whose first line every request must carry, as Authorization: Bearer TOKEN.",
+        help="File whose first line is the token that requests must carry as Authorization: Bearer TOKEN.",
     ),
     click.option(
         "--allow-host",
@@ -62,7 +64,7 @@ server_options: Decorator = together(
         metavar="NAME",
         multiple=True,
         show_default="localhost and ADDRESS",
-        help="Another name that the server may be called by; may be given several times.",
+        help="Another host name of this server. May be repeated.",
     ),
     click.option(
         "--allow-origin",
@@ -70,7 +72,7 @@ server_options: Decorator = together(
         metavar="URL",
         multiple=True,
         show_default="none",
-        help="Another site whose pages may ask, such as https://shop.example; may be given several times.",
+        help="Another site whose pages may call the API, such as https://shop.example. May be repeated.",
     ),
 )
 
@@ -81,41 +83,34 @@ server_options: Decorator = together(
 def serve(model: str, **options: Any) -> None:
     """Serve MODEL, a file that `nbmf fit` wrote, over HTTP until Ctrl-C or SIGTERM.
 
-    The page is at /, what can be asked at /openapi.json. A new file under the same name is picked up while requests go
-    on; a damaged one is refused, and the model before it stays.
+    The page is at /, the description of the API at /openapi.json. When a new file takes the place of MODEL, the server
+    loads it without interruption; if the new file is damaged, the server keeps the old model.
     """
     with sentences():
         _serve(model, **options)
 
 
-@click.command(short_help="Fit if needed, serve, open the browser.")
+@click.command(short_help="Fit a model if needed, and explore it in the browser.")
 @click.argument("data", required=False, type=click.Path())
 @click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    type=click.Path(),
-    show_default="DATA.nbmf in this folder",
-    help="Where the model goes that is fitted.",
+    "-o", "--output", **FILE, show_default="DATA.nbmf in this folder", help="Where to write the fitted model."
 )
-@click.option("--refit", is_flag=True, show_default="only if the data is newer", help="Fit again.")
+@click.option("--refit", is_flag=True, show_default="only if the data is newer", help="Fit the model again.")
 @click.option(
-    "--names",
-    metavar="FILE",
-    type=click.Path(),
-    show_default="items.parquet beside DATA, if there is one",
-    help="Parquet file with a column item and the items' names.",
+    "--names", **FILE, show_default="items.parquet beside DATA, if any", help="Parquet file with columns item and name."
 )
-@click.option("--model", type=click.Choice((*MODELS, "nbslim")), default="nbmf", show_default=True, help="What to fit.")
+@click.option(
+    "--model", type=click.Choice((*MODELS, "nbslim")), default="nbmf", show_default=True, help="Model to fit."
+)
 @fit_options
 @data_options
-@click.option("--no-browser", is_flag=True, show_default="open it", help="Only tell the address.")
+@click.option("--no-browser", is_flag=True, show_default="open it", help="Only print the address.")
 @server_options
 def explore(data: str | None, output: str | None, refit: bool, no_browser: bool, **options: Any) -> None:
-    """Show DATA as a model sees it: in the browser, on a page about every user and item.
+    """Explore DATA in the browser: recommendations for every user, their reasons, and a map of the items.
 
-    DATA is a file of users, items and counts (csv, tsv, parquet) or a model file; without it, a year of groceries.
-    Counts are fitted first, and the model is kept: the next time the page is there at once.
+    DATA is a file of users, items and counts (csv, tsv, parquet) or a model file; by default, a year of groceries. The
+    fitted model is written to a file, so that the page opens at once the next time.
     """
     serving = {name: options.pop(name) for name in ("host", "port", "token_file", "hosts", "origins")}
     with sentences():
@@ -127,51 +122,47 @@ def explore(data: str | None, output: str | None, refit: bool, no_browser: bool,
         else:
             path = output or f"{os.path.basename(data or 'groceries').split('.')[0]}.nbmf"
             if data is not None and os.path.realpath(path) == os.path.realpath(data):
-                raise click.UsageError(f"-o {path} is DATA too; name another file, as this one would be lost")
+                raise click.UsageError(f"-o {path} would overwrite DATA; name another file")
             if refit or not _is_newer(path, data):
                 _fit(data, path, **options)
             else:
-                click.echo(f"{path} is newer than the data, so it is shown as it is; --refit fits it again", err=True)
+                click.echo(f"{path} is newer than the data and not fitted again; --refit fits it", err=True)
         _serve(path, **serving, open_browser=not no_browser, any_port=True)
 
 
 def _is_newer(path: str, data: str | None) -> bool:
-    """Whether the model is there, and was written after the data."""
-    if not os.path.exists(path):
-        return False
-    return data is None or os.path.getmtime(path) >= os.path.getmtime(data)
+    """Return whether the model file exists and is newer than the data."""
+    return os.path.exists(path) and (data is None or os.path.getmtime(path) >= os.path.getmtime(data))
 
 
 def _fit(
-    data: str | None,
-    path: str,
-    model: str,
-    components: int,
-    concentration: float | None,
-    seed: int,
-    max_iter: int,
-    tol: float,
-    names: str | None,
-    **reading: Any,
+    data: str | None, path: str, *, model: str, concentration: float | None, names: str | None, **options: Any
 ) -> None:
-    """Fit a model and write it down."""
+    """Fit a model to a file, or to the groceries, and write it."""
+    import nbmf  # noqa: PLC0415
+    from nbmf.experiments.study import item_names  # noqa: PLC0415
     from nbmf.storage.container import check_place  # noqa: PLC0415
 
+    training = {name: options.pop(name) for name in ("components", "seed", "max_iter", "tol")}
     if model == "nbslim":
-        check_slim("components", "seed", "max_iter", "tol")
+        check_slim(*training)
     else:
         check_concentration((model,), concentration)
     check_place(path)
-    found = _groceries() if data is None else _named(data, names, read_data(data, time=None, **reading))
+    if data is None:
+        found = nbmf.datasets.groceries().filter()
+    else:
+        found = read_data(data, time=None, **options)
+        found = replace(found, item_names=item_names(Path(data), names, found))
     if model == "nbslim":
         make_slim(concentration).fit(found).save(path)
     else:
-        fit_and_keep(make_model(model, components, concentration, seed, max_iter, tol), found, path)
+        fit_and_keep(make_model(model, concentration=concentration, **training), found, path)
     click.echo(f"{path}: written", err=True)
 
 
 def fit_and_keep(estimator: Any, data: Interactions, path: str) -> None:
-    """Fit a model and write it to a file, and beside it how long the fit had taken after each sweep."""
+    """Fit a model and write it to a file, with the seconds up to each sweep in another file beside it."""
     from nbmf.inference.progress import Stopwatch  # noqa: PLC0415
     from nbmf.storage.container import check_place, replacing, seal  # noqa: PLC0415
     from nbmf.web.reload import history_of  # noqa: PLC0415
@@ -184,72 +175,37 @@ def fit_and_keep(estimator: Any, data: Interactions, path: str) -> None:
         json.dump({"model": seal(path), "seconds": seconds}, stream)
 
 
-def _groceries() -> Interactions:
-    import nbmf  # noqa: PLC0415
-
-    return nbmf.datasets.groceries().filter()
-
-
-def _named(data: str, names: str | None, found: Interactions) -> Interactions:
-    from dataclasses import replace  # noqa: PLC0415
-    from pathlib import Path  # noqa: PLC0415
-
-    from nbmf.experiments.study import item_names  # noqa: PLC0415
-
-    return replace(found, item_names=item_names(Path(data), names, found))
-
-
 def _check_extra() -> None:
-    for module in ("fastapi", "uvicorn", "httptools"):
+    for module in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
         if importlib.util.find_spec(module) is None:
             raise BadInputError(f"serving needs {module}: pip install 'nbmf[server]'")
 
 
 def _serve(
-    path: str,
-    host: str,
-    port: int | None,
-    token_file: str | None,
-    hosts: tuple[str, ...],
-    origins: tuple[str, ...],
-    *,
-    open_browser: bool = False,
-    any_port: bool = False,
+    path: str, host: str, port: int | None, *, open_browser: bool = False, any_port: bool = False, **allowed: Any
 ) -> None:
     _check_extra()
-    token = _token(token_file)
-    _check_open(host, token, hosts)
-    from nbmf.web.process import listen, make_server  # noqa: PLC0415
-
-    with _listen(listen, host, port, any_port and port is None) as door:
-        with without("pandas"):  # scikit-learn imports it if it can: half a second, and a server has no data frames
+    access = _access(host, **allowed)
+    with _listen(host, port, any_port) as door:
+        with without("pandas"):  # scikit-learn imports it where it can, which takes half a second
             import sklearn.base  # noqa: F401, PLC0415
         from nbmf.web.app import build_app  # noqa: PLC0415
-        from nbmf.web.middleware import LOOPBACK, Access  # noqa: PLC0415
-        from nbmf.web.reload import Shelf  # noqa: PLC0415
+        from nbmf.web.process import make_server  # noqa: PLC0415
+        from nbmf.web.reload import ServedModel  # noqa: PLC0415
 
-        access = Access(LOOPBACK | {host, *map(str.lower, hosts)}, token, origins)
-        server = make_server(build_app(Shelf(path), access=access))
+        server = make_server(build_app(ServedModel(path), access=access))
         logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
         address = _address(host, door)
-        click.echo(f"{path}: {address} (Ctrl-C ends it)", err=True)
+        click.echo(f"{path}: serving at {address} (Ctrl-C to stop)", err=True)
         if open_browser:
-            threading.Timer(0.5, _open, [address]).start()
-        signal.signal(signal.SIGTERM, _end)  # to which uvicorn hands the signal on, when all have their answers
+            import webbrowser  # noqa: PLC0415
+
+            threading.Timer(0.5, webbrowser.open, [address]).start()
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again when it is done
         try:
             server.run(sockets=[door])
         except KeyboardInterrupt:
-            end_interrupted("everything that was asked has been answered")
-
-
-def _end(number: int, frame: Any) -> None:
-    sys.exit(0)
-
-
-def _open(address: str) -> None:
-    import webbrowser  # noqa: PLC0415
-
-    webbrowser.open(address)
+            end_interrupted("all requests were answered")
 
 
 def _token(token_file: str | None) -> str | None:
@@ -258,22 +214,22 @@ def _token(token_file: str | None) -> str | None:
         with open(token_file, encoding="utf-8") as stream:
             token = stream.readline().strip()
     if token is not None and (not token.isascii() or not token.isprintable() or " " in token or len(token) < 16):
-        raise BadInputError(
-            "a token needs 16 letters or digits or more, without spaces: openssl rand -hex 32 makes one"
-        )
+        raise BadInputError("a token needs at least 16 letters or digits and no spaces; openssl rand -hex 32 makes one")
     return token
 
 
-def _check_open(host: str, token: str | None, hosts: tuple[str, ...]) -> None:
-    """Refuse to be open to other machines without a token, or without a name."""
-    if _is_loopback(host):
-        return
-    if token is None:
+def _access(host: str, token_file: str | None, hosts: tuple[str, ...], origins: tuple[str, ...]) -> Access:
+    """Return who may send requests; other machines only with a token and a host name."""
+    from nbmf.web.middleware import LOOPBACK, Access  # noqa: PLC0415
+
+    token = _token(token_file)
+    if not _is_loopback(host) and token is None:
         raise BadInputError(
             f"--host {host} can be reached from other machines, so it needs a token: --token-file FILE, or NBMF_TOKEN"
         )
     if host in WILDCARDS and not hosts:
-        raise BadInputError(f"--host {host} has no name of its own; say what it is called by: --allow-host NAME")
+        raise BadInputError(f"--host {host} is no host name; give the name of this server with --allow-host NAME")
+    return Access(LOOPBACK | {host, *map(str.lower, hosts)}, token, origins)
 
 
 def _is_loopback(host: str) -> bool:
@@ -283,15 +239,17 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _listen(listen: Callable[[str, int], socket], host: str, port: int | None, any_port: bool) -> socket:
+def _listen(host: str, port: int | None, any_port: bool) -> socket:
+    from nbmf.web.process import listen  # noqa: PLC0415
+
     wanted = PORT if port is None else port
     try:
         return listen(host, wanted)
     except OSError as error:
-        if any_port:
+        if any_port and port is None:
             return listen(host, 0)
-        remedy = "--port N takes another, 0 any free one"
-        raise BadInputError(f"{host}:{wanted} cannot be listened on ({error.strerror}); {remedy}") from error
+        reason = str(error.strerror).partition(" (while")[0]
+        raise BadInputError(f"cannot listen on {host}:{wanted} ({reason}); --port 0 takes any free port") from error
 
 
 def _address(host: str, door: socket) -> str:
@@ -301,12 +259,12 @@ def _address(host: str, door: socket) -> str:
 
 @contextmanager
 def without(name: str) -> Iterator[None]:
-    """Keep a module from being imported meanwhile."""
-    kept = sys.modules.get(name)
-    if kept is None:
-        sys.modules[name] = None  # type: ignore[assignment]
+    """Make imports of a module fail, unless it is imported already."""
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = None  # type: ignore[assignment]
     try:
         yield
     finally:
-        if kept is None:
-            del sys.modules[name]
+        del sys.modules[name]

@@ -1,1 +1,1 @@
-"""A model behind an endpoint and on a page: what it can be asked (views), how it is served, what a browser gets."""
+"""Serving a model: its answers as plain data (views), the HTTP API, and the page that a browser shows."""

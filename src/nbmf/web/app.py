@@ -1,130 +1,79 @@
-"""The routes: what a client may ask over HTTP, and the files of the page."""
+"""The HTTP API: its routes, its errors, and the files of the page."""
 
 from __future__ import annotations
 
 import asyncio
-import gzip
-import json
 import logging
-import mimetypes
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from functools import cached_property, partial
-from hashlib import sha256
-from importlib import resources
+from contextlib import asynccontextmanager
 from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.openapi.utils import get_openapi
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse, Response
+from fastapi.staticfiles import StaticFiles
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.types import Scope
 
 from nbmf.web import schema
-from nbmf.web.metrics import CONTENT_TYPE, Metrics
-from nbmf.web.middleware import Access, Guard, Limits
-from nbmf.web.reload import Shelf
-from nbmf.web.views import NoAnswerError, Plain, UnknownIdError, Views
+from nbmf.web.middleware import RETRY, Access, Guard, Limits, refusal
+from nbmf.web.reload import ServedModel
+from nbmf.web.views import NoAnswerError, Plain, Views
 
 log = logging.getLogger("nbmf.web")
 
-THREADS = 2  # that answer what takes longer than a millisecond; more would only wait for each other
-LOOK_SECONDS = 0.5  # between looks at the model file
+THREADS = 2  # for answers that take longer than a millisecond; more threads would only wait for each other
+RELOAD_SECONDS = 0.5  # between checks of the model file
+COMPRESSION = 4  # twice as fast as level 6, for 4 % more bytes of plotly.js
 
-Number = Annotated[int, Query(ge=1, le=schema.MOST_ITEMS, description="How many, at most")]
-Level = Annotated[float | None, Query(gt=0, lt=1, description="Of the interval that comes with each item")]
-Text = Annotated[str, Query(max_length=schema.MOST_LETTERS, description="Words; none: those taken most")]
-User = Annotated[str, Query(max_length=schema.MOST_LETTERS, description="Id of a user")]
-Item = Annotated[str, Query(max_length=schema.MOST_LETTERS, description="Id of an item")]
-Ask = Callable[[Callable[[], Plain]], Awaitable[Response]]
+Number = Annotated[int, Query(ge=1, le=schema.MOST_ITEMS, description="Largest number of results")]
+Level = Annotated[float | None, Query(gt=0, lt=1, description="Probability of the interval of each item")]
+Text = Annotated[str, Query(max_length=schema.MOST_LETTERS, description="Words to find; empty for the most frequent")]
+User = Annotated[str, Query(max_length=schema.MOST_LETTERS, description="User id")]
+Item = Annotated[str, Query(max_length=schema.MOST_LETTERS, description="Item id")]
 
-FAULTS: dict[int | str, dict[str, Any]] = {
-    status: {"model": schema.Fault, "description": description}
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": schema.Error, "description": description}
     for status, description in {
-        400: "A body that is no JSON",
-        401: "No token, or a wrong one",
-        404: "No such user or item, or no such answer from this kind of model",
+        400: "The body is not JSON",
+        401: "The token is missing or wrong",
+        404: "Unknown user or item, or this kind of model cannot answer",
         408: "The body did not arrive in time",
         413: "The body is too long",
-        421: "The server may not be called by this name",
-        422: "A parameter or body out of its bounds",
-        503: "Too many requests, no answer in time, or not ready yet",
+        421: "Unknown host name",
+        422: "A parameter or the body is out of bounds",
+        503: "Too many requests, no answer in time, or the model is not ready yet",
     }.items()
 }
 
 
-@dataclass(frozen=True, eq=False)
-class File:
-    """A file of the page."""
-
-    content: bytes
-    media_type: str
-
-    @cached_property
-    def tag(self) -> str:
-        """What tells this content from another."""
-        return f'"{sha256(self.content).hexdigest()[:16]}"'
-
-    @cached_property
-    def packed(self) -> bytes:
-        """The content, compressed."""
-        return gzip.compress(self.content, 6)
-
-    def answer(self, request: Request) -> Response:
-        """Return what the browser needs of it: all, or that nothing changed."""
-        headers = {"etag": self.tag, "cache-control": "no-cache", "vary": "accept-encoding"}
-        if request.headers.get("if-none-match") == self.tag:
-            return Response(status_code=304, headers=headers)
-        if "gzip" in request.headers.get("accept-encoding", ""):
-            headers["content-encoding"] = "gzip"
-            return Response(self.packed, headers=headers, media_type=self.media_type)
-        return Response(self.content, headers=headers, media_type=self.media_type)
-
-
-def page_files() -> dict[str, File]:
-    """Return the files of the page by their names, plotly.js among them if it is installed."""
-    found = {}
-    for file in (resources.files("nbmf") / "web" / "static").iterdir():
-        media_type = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
-        found[file.name] = File(file.read_bytes(), media_type)
-    with suppress(ModuleNotFoundError, FileNotFoundError):
-        script = resources.files("plotly") / "package_data" / "plotly.min.js"
-        found["plotly.min.js"] = File(script.read_bytes(), "text/javascript")
-    return found
-
-
-def encode(value: Plain) -> bytes:
-    """Return plain data as JSON."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-
-
-def answer(value: Plain) -> Response:
-    """Return plain data as an answer."""
-    return Response(encode(value), media_type="application/json")
-
-
-def fault(status: int, sentence: str) -> Response:
-    """Return why there is no answer."""
-    return Response(encode({"error": sentence}), status, media_type="application/json")
-
-
-def build_app(shelf: Shelf, *, limits: Limits | None = None, access: Access | None = None) -> Guard:
-    """Return the ASGI application that serves the model of a shelf, with the guard around it."""
-    metrics, access = Metrics(), access or Access()
+def build_app(served: ServedModel, *, limits: Limits | None = None, access: Access | None = None) -> Guard:
+    """Return the ASGI application that serves a model; by default, to this machine alone."""
+    access, registry = access or Access(), CollectorRegistry()  # one per app, as a process may have several
     pool = ThreadPoolExecutor(THREADS, thread_name_prefix="nbmf-web")
 
-    async def ask(question: Callable[[], Plain]) -> Response:
-        """Answer in another thread, so that the next request can be read meanwhile."""
-        body = await asyncio.get_running_loop().run_in_executor(pool, lambda: encode(question()))
-        return Response(body, media_type="application/json")
+    async def ask(question: Callable[[Views], Plain], *, at_once: bool = False) -> Response:
+        """Answer in a worker thread, or here if that takes less time than handing the question over."""
+        if not served.ready:
+            raise HTTPException(503, "the model is still loading; try again in a second", RETRY)
+        views = served.views  # read once: the model may be replaced before the answer is complete
+        if at_once:
+            return JSONResponse(question(views))
+        return await asyncio.get_running_loop().run_in_executor(pool, lambda: JSONResponse(question(views)))
 
     @asynccontextmanager
-    async def life(app: FastAPI) -> AsyncIterator[None]:
-        watcher = asyncio.create_task(_watch(shelf))
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        watcher = asyncio.create_task(_keep_current(served))
         yield
         watcher.cancel()
         pool.shutdown(wait=False, cancel_futures=True)
@@ -132,67 +81,57 @@ def build_app(shelf: Shelf, *, limits: Limits | None = None, access: Access | No
     app = FastAPI(
         title="nbmf",
         version=version("nbmf"),
-        description="Recommendations of one model, why, and how sure.",
-        docs_url=None,  # they fetch scripts from other sites
+        description="Recommendations of one model, with reasons and intervals.",
+        docs_url=None,  # these pages load scripts from other sites
         redoc_url=None,
-        lifespan=life,
-        responses=FAULTS,
+        lifespan=lifespan,
+        responses=ERRORS,
     )
-    _handle_faults(app)
-    _add_questions(app, shelf, ask)
-    _add_operations(app, shelf, metrics)
-    _add_page(app, pool)
-    guarded: Any = app
+    _handle_errors(app)
+    _add_answers(app, served, ask)
+    _add_operations(app, served, registry)
+    _add_page(app)
     if access.origins:
         headers = ["authorization", "content-type"]
-        guarded = CORSMiddleware(
-            app, allow_origins=access.origins, allow_methods=["GET", "POST"], allow_headers=headers
+        app.add_middleware(
+            CORSMiddleware, allow_origins=access.origins, allow_methods=["GET", "POST"], allow_headers=headers
         )
-    return Guard(guarded, limits or Limits(), access, metrics)
+    return Guard(app, limits or Limits(), access, registry)
 
 
-async def _watch(shelf: Shelf) -> None:
-    """Make the model ready, then look again and again whether there is a new one."""
+async def _keep_current(served: ServedModel) -> None:
+    """Prepare the model, then reload it whenever its file changes."""
     try:
-        await asyncio.to_thread(shelf.warm)
-    except Exception:  # told, and never ready: whoever sends requests by /ready sends none
-        log.exception("%s: this model cannot answer", shelf.path)
+        await asyncio.to_thread(served.views.warm_up)
+        served.ready = True
+    except Exception:  # logged, and /ready stays at 503, so that a load balancer sends no requests here
+        log.exception("%s: this model cannot answer", served.path)
         return
     while True:
-        await asyncio.sleep(LOOK_SECONDS)
-        await asyncio.to_thread(shelf.look)
+        await asyncio.sleep(RELOAD_SECONDS)
+        await asyncio.to_thread(served.reload)
 
 
-def _handle_faults(app: FastAPI) -> None:
-    async def invalid(request: Request, error: Exception) -> Response:
-        parts = error.errors() if isinstance(error, RequestValidationError) else ()
-        return fault(422, "; ".join(map(_in_words, parts)) or "the request is not as it should be")
+def _handle_errors(app: FastAPI) -> None:
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        return refusal(422, "; ".join(map(_in_words, error.errors())) or "the request is invalid")
 
-    async def http(request: Request, error: Exception) -> Response:
-        known = error if isinstance(error, HTTPException) else HTTPException(500)
-        told = fault(known.status_code, str(known.detail))
-        told.headers.update(known.headers or {})
-        if known.status_code == 405:  # what all routes of this path take, not only the first
-            told.headers["allow"] = ", ".join(sorted(_methods(app, request.url.path)))
-        return told
+    @app.exception_handler(HTTPException)
+    async def refused(request: Request, error: HTTPException) -> Response:
+        path = request.url.path
+        if error.status_code == 404:
+            return refusal(404, f"there is nothing at {path[:100]}")
+        routes = [route for route in app.routes if getattr(route, "path", "") == path]
+        if error.status_code == 405 and routes:  # Starlette names the methods of the first of them only
+            methods = {method for route in routes for method in getattr(route, "methods", ())}
+            return refusal(405, error.detail, {"allow": ", ".join(sorted(methods))})
+        return refusal(error.status_code, error.detail, error.headers)
 
-    async def unknown(request: Request, error: Exception) -> Response:
-        return fault(404, str(error))
-
-    async def wrong(request: Request, error: Exception) -> Response:
-        return fault(422, str(error))
-
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(UnknownIdError, unknown)
-    app.add_exception_handler(NoAnswerError, unknown)
-    app.add_exception_handler(ValueError, wrong)
-
-
-def _methods(app: FastAPI, path: str) -> set[str]:
-    return {
-        method for route in app.routes if getattr(route, "path", "") == path for method in getattr(route, "methods", ())
-    }
+    @app.exception_handler(NoAnswerError)
+    @app.exception_handler(ValueError)
+    async def unanswered(request: Request, error: Exception) -> Response:
+        return refusal(404 if isinstance(error, NoAnswerError) else 422, str(error))
 
 
 def _in_words(part: Any) -> str:
@@ -200,139 +139,134 @@ def _in_words(part: Any) -> str:
     return f"{where or 'body'}: {part['msg'][:200]}"
 
 
-def _add_questions(app: FastAPI, shelf: Shelf, ask: Ask) -> None:
-    """Add what a model is asked. Each handler takes the shelf's views once: an answer is of one model."""
+def _add_answers(app: FastAPI, served: ServedModel, ask: Callable[..., Awaitable[Response]]) -> None:
+    """Add the routes that a model answers."""
 
-    def views() -> Views:
-        if not shelf.ready:
-            raise HTTPException(503, "the model is being made ready; come back in a second", {"retry-after": "1"})
-        return shelf.views
-
-    @app.get("/api/model", response_model=schema.Whole, summary="What model this is, and what it can be asked")
+    @app.get("/api/model", response_model=schema.Whole, summary="Describe the model and what it can answer")
     async def model() -> Response:
-        return answer({**views().card(), "refused": shelf.refused})
+        return await ask(lambda views: {**views.card(), "refused": served.refused}, at_once=True)
 
-    @app.get("/api/recommend", response_model=schema.Recommendations, summary="The best items for a user")
+    @app.get("/api/recommend", response_model=schema.Recommendations, summary="Recommend items to a user")
     async def recommend(user: User, n: Number = 10, level: Level = None, include_seen: bool = False) -> Response:
-        found = views()
-        if found.quick:
-            return answer(found.recommend(user, n, level, include_seen))
-        return await ask(partial(found.recommend, user, n, level, include_seen))
+        at_once = served.views.is_fast
+        return await ask(lambda views: views.recommend(user, n, level, include_seen), at_once=at_once)
 
-    @app.post("/api/recommend", response_model=schema.Recommendations, summary="The best items for somebody new")
+    @app.post("/api/recommend", response_model=schema.Recommendations, summary="Recommend items to a new user")
     async def recommend_for(basket: schema.Basket) -> Response:
-        return await ask(partial(views().recommend_for, _added(basket.items), basket.n, basket.level))
+        return await ask(lambda views: views.recommend_for(_total(basket.items), basket.n, basket.level))
 
-    @app.get("/api/explain", response_model=schema.Reasons, summary="Why an item is recommended to a user")
+    @app.get("/api/explain", response_model=schema.Reasons, summary="Explain a user's score of an item")
     async def explain(user: User, item: Item, n: Number = 10) -> Response:
-        return await ask(partial(views().explain, user, item, n))
+        return await ask(lambda views: views.explain(user, item, n))
 
-    @app.post("/api/explain", response_model=schema.Reasons, summary="Why an item is recommended to somebody new")
+    @app.post("/api/explain", response_model=schema.Reasons, summary="Explain a new user's score of an item")
     async def explain_for(question: schema.Question) -> Response:
-        return await ask(partial(views().explain_for, _added(question.items), question.item, question.n))
+        return await ask(lambda views: views.explain_for(_total(question.items), question.item, question.n))
 
-    @app.get("/api/exposures", response_model=schema.Took, summary="What a user took, and how exposed the user was")
+    @app.get("/api/exposures", response_model=schema.History, summary="List a user's items with their exposures")
     async def exposures(user: User, n: Number = schema.MOST_ITEMS) -> Response:
-        return await ask(partial(views().took, user, n))
+        return await ask(lambda views: views.history(user, n))
 
-    @app.get("/api/similar/items", response_model=schema.AlikeItems, summary="Items like another")
+    @app.get("/api/similar/items", response_model=schema.Items, summary="List the most similar items")
     async def similar_items(item: Item, n: Number = 10) -> Response:
-        return await ask(partial(views().similar_items, item, n))
+        return await ask(lambda views: views.similar_items(item, n))
 
-    @app.get("/api/similar/users", response_model=schema.AlikeUsers, summary="Users like another")
+    @app.get("/api/similar/users", response_model=schema.Users, summary="List the most similar users")
     async def similar_users(user: User, n: Number = 10) -> Response:
-        return await ask(partial(views().similar_users, user, n))
+        return await ask(lambda views: views.similar_users(user, n))
 
-    @app.get("/api/search/items", response_model=schema.FoundItems, summary="Items by their names")
+    @app.get("/api/search/items", response_model=schema.Items, summary="Search items by name")
     async def search_items(q: Text = "", n: Number = 10) -> Response:
-        return await ask(partial(views().search_items, q, n))
+        return await ask(lambda views: views.search_items(q, n))
 
-    @app.get("/api/search/users", response_model=schema.FoundUsers, summary="Users by their ids")
+    @app.get("/api/search/users", response_model=schema.Users, summary="Search users by id")
     async def search_users(q: Text = "", n: Number = 10) -> Response:
-        return await ask(partial(views().search_users, q, n))
+        return await ask(lambda views: views.search_users(q, n))
 
-    @app.get("/api/factors", response_model=schema.Whole, summary="The factors, with what and who is most theirs")
+    @app.get("/api/factors", response_model=schema.Whole, summary="List the factors with their top items and users")
     async def factors() -> Response:
-        found = views()
-        return await ask(lambda: found.factors)
+        return await ask(lambda views: views.factors)
 
-    @app.get("/api/map", response_model=schema.Whole, summary="Every item on a plane")
-    async def catalogue() -> Response:
-        found = views()
-        return await ask(lambda: found.map)
+    @app.get("/api/map", response_model=schema.Whole, summary="Place the items on a map")
+    async def item_map() -> Response:
+        return await ask(lambda views: views.map)
 
-    @app.get("/api/fit", response_model=schema.Whole, summary="How the fit went")
+    @app.get("/api/fit", response_model=schema.Whole, summary="Return the objective after each sweep of the fit")
     async def fit() -> Response:
-        return await ask(views().fit)
+        return await ask(lambda views: views.fit())
 
 
-def _added(items: Sequence[schema.Taken]) -> dict[Any, float]:
+def _total(items: Sequence[schema.Count]) -> dict[Any, float]:
     counts: dict[Any, float] = {}
-    for taken in items:
-        counts[taken.item] = counts.get(taken.item, 0.0) + taken.count
+    for row in items:
+        counts[row.item] = counts.get(row.item, 0.0) + row.count
     return counts
 
 
-def _add_operations(app: FastAPI, shelf: Shelf, metrics: Metrics) -> None:
-    """Add what those who run the server ask."""
+def _add_operations(app: FastAPI, served: ServedModel, registry: CollectorRegistry) -> None:
+    """Add the routes for those who operate the server."""
 
-    @app.get("/health", response_model=schema.Health, summary="Whether the server is alive")
+    class ModelMetrics:
+        def collect(self) -> Iterator[Metric]:
+            yield CounterMetricFamily("nbmf_models_loaded", "Model files loaded.", served.n_loaded)
+            yield CounterMetricFamily("nbmf_models_refused", "Model files refused.", served.n_refused)
+            yield GaugeMetricFamily("nbmf_ready", "Whether the model is ready.", served.ready)
+
+    registry.register(ModelMetrics())
+
+    @app.get("/health", response_model=dict[str, str], summary="Tell whether the server is up")
     async def health() -> Response:
-        return answer({"status": "alive"})
+        return JSONResponse({"status": "alive"})
 
-    @app.get("/ready", response_model=schema.Health, summary="Whether requests should be sent here")
+    @app.get("/ready", response_model=dict[str, str], summary="Tell whether the server is ready for requests")
     async def ready() -> Response:
-        return answer({"status": "ready"}) if shelf.ready else fault(503, "the model is being made ready")
+        return JSONResponse({"status": "ready"}) if served.ready else refusal(503, "the model is still loading")
 
-    @app.get("/metrics", response_class=Response, summary="Counters and times for Prometheus")
-    async def counted() -> Response:
-        others = {
-            "nbmf_models_loaded_total": shelf.n_loaded,
-            "nbmf_models_refused_total": shelf.n_refused,
-            "nbmf_ready": int(shelf.ready),
-        }
-        return Response(metrics.text(others), headers={"content-type": CONTENT_TYPE})
+    @app.get("/metrics", response_class=Response, summary="Return metrics for Prometheus")
+    async def prometheus(request: Request) -> Response:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(registry), headers={"content-type": content_type})
 
-    def described() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            app.openapi_schema = get_openapi(
-                title=app.title, version=app.version, description=app.description, routes=app.routes
-            )
-        return _with_examples(app.openapi_schema, shelf.views.example)
-
-    app.openapi = described  # type: ignore[method-assign]
+    describe = app.openapi
+    app.openapi = lambda: _with_examples(describe(), served.views.example)  # type: ignore[method-assign]
 
 
-def _with_examples(schema: dict[str, Any], example: dict[str, Any]) -> dict[str, Any]:
-    """Put ids of the present model where users and items are asked for, so that every example can be tried."""
+def _with_examples(description: dict[str, Any], example: dict[str, Any]) -> dict[str, Any]:
+    """Add ids of the present model to the OpenAPI description, so that every example works."""
     basket = [{"item": example["item"], "count": 3}]
-    schema["components"]["schemas"]["Basket"]["example"] = {"items": basket, "n": 5, "level": 0.9}
-    schema["components"]["schemas"]["Question"]["example"] = {"items": basket, "item": example["item"], "n": 5}
-    for route in schema["paths"].values():
+    shapes = description["components"]["schemas"]
+    shapes["Basket"]["example"] = {"items": basket, "n": 5, "level": 0.9}
+    shapes["Question"]["example"] = {"items": basket, "item": example["item"], "n": 5}
+    for route in description["paths"].values():
         for operation in route.values():
             for parameter in operation.get("parameters", ()):
                 if parameter["name"] in example:
                     parameter["example"] = str(example[parameter["name"]])
-    return schema
+    return description
 
 
-def _add_page(app: FastAPI, pool: ThreadPoolExecutor) -> None:
-    """Add the page and its files."""
-    files = page_files()
+class PageFiles(StaticFiles):
+    """Files of the page, which browsers may keep if they ask each time whether a file has changed."""
 
-    async def hand_out(name: str, request: Request) -> Response:
-        if name not in files:
-            return fault(404, f"there is no file {name[:100]!r}")
-        return await asyncio.get_running_loop().run_in_executor(pool, files[name].answer, request)
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """Return a file by its name."""
+        if os.sep in path:
+            raise HTTPException(404)
+        response = await super().get_response(path, scope)
+        response.headers["cache-control"] = "no-cache"
+        return response
+
+
+def _add_page(app: FastAPI) -> None:
+    files, plotly = PageFiles(directory=Path(__file__).with_name("static")), find_spec("plotly")
+    if plotly is not None and plotly.origin is not None:
+        files.all_directories.append(Path(plotly.origin).with_name("package_data"))  # for plotly.min.js
+    app.mount("/static", GZipMiddleware(files, compresslevel=COMPRESSION))
 
     @app.get("/", include_in_schema=False)
     async def page(request: Request) -> Response:
-        return await hand_out("index.html", request)
+        return await files.get_response("index.html", request.scope)
 
     @app.get("/favicon.ico", include_in_schema=False)
     async def favicon(request: Request) -> Response:
-        return await hand_out("favicon.svg", request)
-
-    @app.get("/static/{name}", include_in_schema=False)
-    async def static(name: str, request: Request) -> Response:
-        return await hand_out(name, request)
+        return await files.get_response("favicon.svg", request.scope)

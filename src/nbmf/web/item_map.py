@@ -1,10 +1,9 @@
-"""The whole model at a glance: its factors with what is most theirs, and a map of the items.
+"""The whole model at a glance: its largest factors, and a map of the items.
 
-On the map every factor is an island, and every item lies on the island of the factor that marks it most.
-
-What an item is made of is its share of each factor in Σ_k Σ_u⟨w_uk⟩⟨h_ik⟩: numbers that no rescaling of the factors
-changes. Islands lie near those whose items they share; an item lies the nearer to the middle of its island the more
-purely it belongs there, and on the side of the factors that it has besides. No chance is involved: one model, one map.
+An item consists of its shares of the factors in Σ_k Σ_u⟨w_uk⟩⟨h_ik⟩, which no rescaling of the factors changes. On the
+map every factor is an island, and an item lies on the island of its most distinctive factor: the closer to the middle
+the larger its share of that factor, and on the side of its other factors. Islands that share items are neighbours.
+Nothing is random: equal models have equal maps.
 """
 
 from __future__ import annotations
@@ -17,118 +16,94 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-TURN = np.pi * (3 - np.sqrt(5))  # of sunflower seeds, by which points fill a disc evenly
+TURN = np.pi * (3 - np.sqrt(5))  # the angle between sunflower seeds, which fill a disc evenly
 SPACING = 1.0  # between neighbouring items
-STEPS = 400  # of pushing overlapping islands apart
+STEPS = 400  # in which overlapping islands are pushed apart
 GAP = 1.5  # between islands, in spacings
 
 
-@dataclass(frozen=True)
-class Owned:
-    """What is most a factor's own.
+@dataclass(frozen=True, eq=False)
+class FactorSummary:
+    """A factor, and the items and users for which it is typical."""
 
-    factor : its number in the model, from 0
-    rank : its place by size, from 0
-    share : of all expected counts, how much the factor explains
-    items, users : their positions, and the factor's share in each of them
-    """
-
-    factor: int
-    rank: int
-    share: float
-    items: list[tuple[int, float]]
-    users: list[tuple[int, float]]
+    factor: int  # position in the model
+    rank: int  # by share, from 0
+    share: float  # of all expected counts
+    items: NDArray[np.intp]  # positions
+    item_shares: Array  # of this factor in each of them
+    users: NDArray[np.intp]
+    user_shares: Array
 
 
-def largest_factors(users: NDArray[Any], items: NDArray[Any], n_factors: int, n: int) -> list[Owned]:
-    """Return the factors that explain most, each with n items and n users that are most its own.
+def largest_factors(users: NDArray[Any], items: NDArray[Any], n_factors: int, n: int) -> list[FactorSummary]:
+    """Return the factors with the largest shares of all expected counts, each with n typical items and users.
 
-    users, items : factors, users × K and items × K
-
-    >>> [one] = largest_factors(np.array([[1.0, 0.0], [0.0, 3.0]]), np.array([[1.0, 0.0], [1.0, 1.0]]), 1, 1)
-    >>> one
-    Owned(factor=1, rank=0, share=0.6, items=[(1, 0.75)], users=[(1, 1.0)])
+    >>> users, items = np.array([[1.0, 0.0], [0.0, 3.0]]), np.array([[1.0, 0.0], [1.0, 1.0]])
+    >>> [one] = largest_factors(users, items, 1, 1)
+    >>> one.factor, one.share, one.items, one.item_shares
+    (1, 0.6, array([1]), array([0.75]))
     """
     of_users, of_items = (side.sum(axis=0, dtype=np.float64) for side in (users, items))
     explained = of_users * of_items
     item_total, user_total = items @ of_users, users @ of_items
     total = float(explained.sum())
     return [
-        Owned(
+        FactorSummary(
             k,
             rank,
             float(explained[k]) / total if total > 0 else 0.0,
-            _most_own(items[:, k] * of_users[k], item_total, n),
-            _most_own(users[:, k] * of_items[k], user_total, n),
+            *_most_typical(items[:, k] * of_users[k], item_total, n),
+            *_most_typical(users[:, k] * of_items[k], user_total, n),
         )
         for rank, k in enumerate(np.argsort(-explained, kind="stable")[:n_factors].tolist())
     ]
 
 
-def _most_own(expected: NDArray[Any], total: NDArray[Any], n: int) -> list[tuple[int, float]]:
-    """The n rows of largest expected count × share, with the shares: much of the factor, and mostly of this one."""
+def _most_typical(expected: NDArray[Any], total: NDArray[Any], n: int) -> tuple[NDArray[np.intp], Array]:
+    """Return the n rows of largest expected count × share of the factor, with these shares."""
     share = np.divide(expected, total, out=np.zeros(len(total)), where=total > 0)
     worth = expected * share
     n = min(n, len(worth))
     best = np.argpartition(-worth, n - 1)[:n]
     best = best[np.lexsort((best, -worth[best]))]
-    return [(int(place), round(float(share[place]), 4)) for place in best if worth[place] > 0]
+    best = best[worth[best] > 0]
+    return best, share[best].round(4)
 
 
 @dataclass(frozen=True, eq=False)
-class Atlas:
-    """Where items lie.
+class ItemMap:
+    """Where items and islands lie."""
 
-    place : array items × 2
-    factor : array of the factor that marks each item most
-    share : array, how much of the item that factor is
-    middle, radius, rank : of each factor's island, K × 2, K and K; the radius is 0 where no item is
-    """
-
-    place: Array
-    factor: NDArray[np.intp]
-    share: Array
-    middle: Array
-    radius: Array
-    rank: NDArray[np.intp]
+    place: Array  # items × 2
+    factor: NDArray[np.intp]  # whose island each item lies on
+    share: Array  # of that factor in each item
+    middle: Array  # of each factor's island, factors × 2
+    radius: Array  # of each factor's island, 0 without items
+    rank: NDArray[np.intp]  # of each factor by expected counts, from 0
 
 
-def item_shares(expected: Array) -> Array:
-    """Return the share of each factor in what all users are expected to take of an item, items × K.
-
-    expected : array items × K, Σ_u⟨w_uk⟩⟨h_ik⟩
-
-    >>> item_shares(np.array([[3.0, 1.0], [0.0, 0.0]]))
-    array([[0.75, 0.25],
-           [0.5 , 0.5 ]])
-    """
-    total = expected.sum(axis=1, keepdims=True)
-    nothing = np.full_like(expected, 1 / expected.shape[1])
-    return np.asarray(np.divide(expected, total, out=nothing, where=total > 0))
-
-
-def draw_atlas(users: NDArray[Any], items: NDArray[Any]) -> Atlas:
-    """Lay out items by their shares of the factors; users and items are users × K and items × K."""
+def draw_map(users: NDArray[Any], items: NDArray[Any]) -> ItemMap:
+    """Place items by their shares of the factors; users and items are users × K and items × K."""
     expected = items * users.sum(axis=0, dtype=np.float64)
-    shares, sizes_of_all = item_shares(expected), expected.sum(axis=0)
-    n_factors = shares.shape[1]
-    # much of an item is of the largest factors, whatever it is: what marks it is what it has more of than others
-    common = np.maximum(sizes_of_all / max(float(sizes_of_all.sum()), np.finfo(float).tiny), 1e-9)
-    factor = np.argmax(shares**1.5 / np.sqrt(common), axis=1)
-    share = shares[np.arange(len(shares)), factor]
+    per_item, per_factor = expected.sum(axis=1, keepdims=True), expected.sum(axis=0)
+    n_items, n_factors = expected.shape
+    shares = np.divide(expected, per_item, out=np.full_like(expected, 1 / n_factors), where=per_item > 0)
+    # The largest factors dominate every item, so an item belongs to the factor it has most of relative to the average.
+    average = np.maximum(per_factor / max(float(per_factor.sum()), np.finfo(float).tiny), 1e-9)
+    factor = np.argmax(shares**1.5 / np.sqrt(average), axis=1)
     sizes = np.bincount(factor, minlength=n_factors)
     radius = SPACING * np.sqrt(sizes)
-    middle = _spread(_near_alike(shares), radius)
-    place = np.empty((len(shares), 2))
+    middle = _push_apart(_neighbourhood(shares), radius)
+    place = np.empty((n_items, 2))
     for k in np.flatnonzero(sizes).tolist():
         members = np.flatnonzero(factor == k)
         place[members] = middle[k] + _on_island(shares[members], k, middle)
-    rank = np.argsort(np.argsort(-sizes_of_all, kind="stable"), kind="stable")
-    return Atlas(place, factor, share, middle, radius, rank)
+    rank = np.argsort(np.argsort(-per_factor, kind="stable"), kind="stable")
+    return ItemMap(place, factor, shares[np.arange(n_items), factor], middle, radius, rank)
 
 
-def _near_alike(shares: Array) -> Array:
-    """Positions of factors in the plane, near each other where they share items: the leading eigenvectors."""
+def _neighbourhood(shares: Array) -> Array:
+    """Return positions of factors in the plane, close where they share items: the leading eigenvectors."""
     roots = np.sqrt(shares)
     alike = roots.T @ roots
     length = np.sqrt(np.maximum(np.diag(alike), np.finfo(float).tiny))
@@ -139,13 +114,13 @@ def _near_alike(shares: Array) -> Array:
     found = vectors[:, ::-1][:, :2]
     found = found * np.where(found[np.argmax(np.abs(found), axis=0), np.arange(found.shape[1])] < 0, -1.0, 1.0)
     plane[:, : found.shape[1]] = found
-    # ranks instead of values: eigenvectors put most factors into one heap and a few far away
+    # ranks instead of values, as eigenvectors put most factors on one heap and a few far away
     ranks = np.argsort(np.argsort(plane, axis=0, kind="stable"), axis=0, kind="stable")
     return np.asarray(ranks / max(len(plane) - 1, 1) - 0.5)
 
 
-def _spread(plane: Array, radius: Array) -> Array:
-    """Draw islands together and push those that overlap apart, until none does."""
+def _push_apart(plane: Array, radius: Array) -> Array:
+    """Return the middles of islands, drawn together and pushed apart until none overlap."""
     middle = plane * 2.5 * np.sqrt((radius**2).sum())
     reach = radius[:, None] + radius + GAP * SPACING
     for step in range(STEPS):
@@ -160,14 +135,14 @@ def _spread(plane: Array, radius: Array) -> Array:
 
 
 def _on_island(shares: Array, k: int, middle: Array) -> Array:
-    """Offsets of an island's items from its middle: a sunflower whose seeds are swapped towards the other islands."""
+    """Return the offsets of items from the middle of their island: a sunflower, seeds sorted towards other islands."""
     purest_first = np.argsort(-shares[:, k], kind="stable")
     rank = np.arange(len(shares))
     seeds = SPACING * np.sqrt(rank + 0.5)[:, None] * np.stack([np.cos(TURN * rank), np.sin(TURN * rank)], axis=1)
     towards = shares @ (middle - middle[k])
     angle = np.arctan2(towards[purest_first, 1], towards[purest_first, 0])
     placed = np.empty_like(seeds)
-    ring = max(8, int(np.sqrt(len(shares)) * 4))  # items of about one distance share the seeds of a ring
+    ring = max(8, int(np.sqrt(len(shares)) * 4))  # items that are about equally far out share the seeds of a ring
     for start in range(0, len(shares), ring):
         block = slice(start, start + ring)
         by_angle = np.argsort(angle[block], kind="stable")

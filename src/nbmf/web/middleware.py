@@ -1,28 +1,22 @@
-"""What stands before every route: who may ask, how much, how many at a time, and for how long."""
+"""Checks that every request passes before it reaches a route: host, token, number in flight, size and time."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-import json
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nbmf.inference.progress import Stopwatch
-from nbmf.web.metrics import Metrics
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "PATCH", "DELETE"})
-OPEN = frozenset({"/", "/favicon.svg", "/favicon.ico", "/health", "/ready"})
-"""What is answered without a token, with /static/: the page's own files, and whether the server is up."""
-
+OPEN = frozenset({"/", "/favicon.svg", "/favicon.ico", "/health", "/ready"})  # need no token, like /static/
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -33,59 +27,45 @@ HEADERS = [
         b"style-src 'self' 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     ),
 ]
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # bounds of the histogram
+RETRY, CLOSE = {"retry-after": "1"}, {"connection": "close"}
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one server takes on.
+    """How much work one server accepts."""
 
-    in_flight : requests answered at a time; one more is told to come back (503)
-    body_bytes : of one request (413)
-    seconds : to answer one request (503)
-    body_seconds : for a body to arrive (408)
-    header_seconds : for a request's first lines to arrive, before the connection is closed
-    """
-
-    in_flight: int = 256
-    body_bytes: int = 256 * 1024
-    seconds: float = 10.0
-    body_seconds: float = 10.0
-    header_seconds: float = 10.0
+    in_flight: int = 256  # requests answered at the same time; further ones are refused with 503
+    body_bytes: int = 256 * 1024  # longer bodies are refused with 413
+    seconds: float = 10.0  # to answer a request, which is then refused with 503
+    body_seconds: float = 10.0  # for a body to arrive, which is then refused with 408
+    header_seconds: float = 10.0  # for the headers of a request to arrive, before the connection is closed
 
 
 @dataclass(frozen=True)
 class Access:
-    """Who may ask.
+    """Who may send requests."""
 
-    hosts : names that the server may be called by, so that no other site's name can be pointed at it
-    token : what a request must carry as `Authorization: Bearer …`; None asks for nothing
-    origins : other sites whose pages may ask
-    """
-
-    hosts: frozenset[str] = LOOPBACK
-    token: str | None = field(default=None, repr=False)
-    origins: tuple[str, ...] = ()
-
-
-class Refusal(Exception):  # noqa: N818 (not an error of ours)
-    """A request that is not answered, and why."""
-
-    def __init__(self, status: int, sentence: str, *headers: tuple[bytes, bytes]) -> None:
-        """Keep what to tell."""
-        super().__init__(sentence)
-        self.status, self.sentence, self.headers = status, sentence, headers
+    hosts: frozenset[str] = LOOPBACK  # names of this server; others are refused: a foreign site may point its name here
+    token: str | None = field(default=None, repr=False)  # required as `Authorization: Bearer …`, unless it is None
+    origins: tuple[str, ...] = ()  # other sites whose pages may call the API
 
 
 class Guard:
-    """An ASGI application around another one."""
+    """ASGI middleware that refuses requests outside of the limits, and counts and times the others."""
 
-    def __init__(self, app: App, limits: Limits, access: Access, metrics: Metrics) -> None:
-        """Begin with nothing in flight."""
-        self.app, self.limits, self.access, self.metrics = app, limits, access, metrics
-        self.draining = False
+    def __init__(self, app: ASGIApp, limits: Limits, access: Access, registry: CollectorRegistry) -> None:
+        self.app, self.limits, self.access = app, limits, access
+        self.in_flight, self.draining = 0, False
+        self.requests = Counter("nbmf_requests", "Requests answered.", ["method", "route", "code"], registry=registry)
+        self.seconds = Histogram(
+            "nbmf_request_seconds", "Time to answer a request.", ["route"], buckets=SECONDS, registry=registry
+        )
+        in_flight = Gauge("nbmf_requests_in_flight", "Requests being answered.", registry=registry)
+        in_flight.set_function(lambda: self.in_flight)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or refuse."""
+        """Answer or refuse a request."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         elif scope["type"] == "http":
@@ -96,7 +76,7 @@ class Guard:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         watch, status = Stopwatch(), 0
 
-        async def noting(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -104,85 +84,82 @@ class Guard:
                 message = {**message, "headers": [*headers, (b"connection", b"close")] if self.draining else headers}
             await send(message)
 
-        self.metrics.in_flight += 1
+        self.in_flight += 1
         try:
             self._admit(scope)
-            given = await self._body(scope, receive)
+            buffered = await self._read_body(scope, receive)
             async with asyncio.timeout(self.limits.seconds):
-                await self.app(scope, given, noting)
-        except Refusal as refusal:
-            await _tell(noting, refusal)
+                await self.app(scope, buffered, send_and_note)
+        except HTTPException as error:
+            await refusal(error.status_code, error.detail, error.headers)(scope, receive, send_and_note)
         except TimeoutError:
             if status == 0:
-                await _tell(noting, Refusal(503, f"no answer within {self.limits.seconds:g} s", (b"retry-after", b"1")))
+                late = refusal(503, f"no answer within {self.limits.seconds:g} s", RETRY)
+                await late(scope, receive, send_and_note)
         finally:
-            self.metrics.in_flight -= 1
-            route = getattr(scope.get("route"), "path", "other")
+            self.in_flight -= 1
+            # only our own routes become labels: clients may ask for any path
+            other = "/static/{name}" if scope["path"].startswith("/static/") else "other"
+            route = getattr(scope.get("route"), "path", other)
             method = scope["method"] if scope["method"] in METHODS else "other"
-            self.metrics.note(method, route, status, watch.seconds)
+            self.requests.labels(method, route, status).inc()
+            self.seconds.labels(route).observe(watch.seconds)
 
     def _admit(self, scope: Scope) -> None:
-        """Raise what this request is refused for."""
-        headers = scope["headers"]
+        """Raise an error if this request must be refused."""
+        headers, path = scope["headers"], scope["path"]
         hosts = [value for name, value in headers if name == b"host"]
         if len(hosts) != 1 or host_name(hosts[0].decode("latin-1")) not in self.access.hosts:
-            raise Refusal(421, "this server is not called so; start it with --allow-host NAME to let it answer")
-        path = scope["path"]
+            raise HTTPException(421, "unknown host name; to accept it, start the server with --allow-host NAME")
         is_open = path in OPEN or path.startswith("/static/")
-        # a browser asks without a token whether a page of another site may ask with one
-        is_asking_leave = scope["method"] == "OPTIONS" and bool(self.access.origins)
-        if self.access.token is not None and not is_open and not is_asking_leave:
+        # before a page of another site may send a token, its browser sends this request without one
+        is_preflight = scope["method"] == "OPTIONS" and bool(self.access.origins)
+        if self.access.token is not None and not is_open and not is_preflight:
             given = next((value for name, value in headers if name == b"authorization"), b"")
             if not hmac.compare_digest(given, b"Bearer " + self.access.token.encode()):
-                told = (b"www-authenticate", b"Bearer")
-                raise Refusal(401, "this server asks for its token: Authorization: Bearer TOKEN", told)
-        if self.metrics.in_flight > self.limits.in_flight:
-            sentence = f"{self.limits.in_flight} requests are being answered; come back in a second"
-            raise Refusal(503, sentence, (b"retry-after", b"1"))
+                needed = "missing or wrong token; send it as Authorization: Bearer TOKEN"
+                raise HTTPException(401, needed, {"www-authenticate": "Bearer"})
+        if self.in_flight > self.limits.in_flight:
+            raise HTTPException(503, f"{self.limits.in_flight} requests are in flight; try again in a second", RETRY)
 
-    async def _body(self, scope: Scope, receive: Receive) -> Receive:
-        """Take the whole body, if it is not too long, and return what hands it on."""
-        most = self.limits.body_bytes
-        sent = {name: value for name, value in scope["headers"] if name in (b"content-length", b"transfer-encoding")}
-        if not sent:
+    async def _read_body(self, scope: Scope, receive: Receive) -> Receive:
+        """Read the whole body, unless it is too long, and return a `receive` that delivers it."""
+        headers = dict(scope["headers"])
+        if b"content-length" not in headers and b"transfer-encoding" not in headers:
             return receive
-        length = sent.get(b"content-length", b"0")
-        too_long = Refusal(413, f"the body is longer than {most} bytes; ask in parts", (b"connection", b"close"))
-        if not length.isdigit() or int(length[:20]) > most:
+        too_long = HTTPException(413, f"the body is longer than {self.limits.body_bytes} bytes; send less", CLOSE)
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit() or int(length[:20]) > self.limits.body_bytes:
             raise too_long
-        body = bytearray()
+        body, more = bytearray(), True
         try:
             async with asyncio.timeout(self.limits.body_seconds):
-                more = True
                 while more:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise Refusal(400, "the client went away")
+                        raise HTTPException(400, "the client disconnected")
                     body += message.get("body", b"")
-                    if len(body) > most:
+                    if len(body) > self.limits.body_bytes:
                         raise too_long
                     more = message.get("more_body", False)
         except TimeoutError:
-            sentence = f"the body did not arrive within {self.limits.body_seconds:g} s"
-            raise Refusal(408, sentence, (b"connection", b"close")) from None
-        whole: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+            late = f"the body did not arrive within {self.limits.body_seconds:g} s"
+            raise HTTPException(408, late, CLOSE) from None
+        pending: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
-        async def given() -> Message:
-            return whole.pop() if whole else await receive()
+        async def deliver() -> Message:
+            return pending.pop() if pending else await receive()
 
-        return given
+        return deliver
 
 
-async def _tell(send: Send, refusal: Refusal) -> None:
-    body = json.dumps({"error": refusal.sentence}).encode()
-    length = (b"content-length", str(len(body)).encode())
-    headers = [(b"content-type", b"application/json"), length, *refusal.headers]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+def refusal(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """Return the response that reports an error."""
+    return JSONResponse({"error": sentence}, status, headers)
 
 
 def host_name(host: str) -> str:
-    """Return a Host header without its port, in small letters.
+    """Return a Host header in lower case and without its port.
 
     >>> host_name("Example.org:8000"), host_name("[::1]:8000"), host_name("127.0.0.1")
     ('example.org', '::1', '127.0.0.1')

@@ -1,11 +1,10 @@
-"""The server process: sockets, patience with slow clients, and an end that drops nobody."""
+"""The server process: its socket, time limits for slow clients, and a shutdown that drops no request."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 from asyncio import TimerHandle, Transport
-from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -13,103 +12,90 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from nbmf.web.middleware import Guard
 
 MOST_HEADER_BYTES = 64 * 1024
-DRAIN_SECONDS = 0.5  # during which clients are told to close their connections, and still answered
+DRAIN_SECONDS = 0.5  # in which requests are still answered, and clients asked to close their connections
+FINISH_SECONDS = 30  # for requests that are in flight after that
 BACKLOG = 2048
-FINISH_SECONDS = 30  # for what is in flight then
 
 
-class Patient(HttpToolsProtocol):
-    """HTTP for clients that may never finish a sentence: a request's head must be short, and arrive in time."""
+class TimedProtocol(HttpToolsProtocol):
+    """HTTP protocol that closes a connection if the headers of a request are too long or take too long."""
 
     header_seconds = 10.0
-    _waiting: TimerHandle | None = None
+    _timer: TimerHandle | None = None
     _n_bytes = 0
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        """Begin to wait."""
+        """Start the timer of the first request."""
         super().connection_made(transport)
-        self._wait()
+        self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
-        self._wait_no_more()
+        """Stop the timer."""
+        self._stop_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take in what came, unless it is the endless head of a request."""
+        """Process the data, and close the connection if the headers are too long."""
         super().data_received(data)
-        if self._waiting is not None:
+        if self._timer is not None:
             self._n_bytes += len(data)
             if self._n_bytes > MOST_HEADER_BYTES:
                 self.transport.close()
 
     def on_message_begin(self) -> None:
-        """A new request on an open connection."""
+        """Start the timer of a further request on the same connection."""
         super().on_message_begin()
-        if self._waiting is None:
-            self._wait()
+        if self._timer is None:
+            self._start_timer()
 
     def on_headers_complete(self) -> None:
-        """The head is there."""
-        self._wait_no_more()
+        """Stop the timer."""
+        self._stop_timer()
         super().on_headers_complete()
 
-    def _wait(self) -> None:
+    def _start_timer(self) -> None:
         self._n_bytes = 0
-        self._waiting = self.loop.call_later(self.header_seconds, self._give_up)
+        self._timer = self.loop.call_later(self.header_seconds, self.transport.close)
 
-    def _wait_no_more(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
-
-    def _give_up(self) -> None:
-        self._waiting = None
-        if not self.transport.is_closing():
-            self.transport.close()
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class Server(uvicorn.Server):
-    """A server that, asked to end, first tells its clients so with each answer, and only then closes its door."""
+    """Server that, before it closes its socket, asks clients with each response to close their connections."""
 
-    def __init__(self, config: uvicorn.Config, guard: Guard) -> None:
-        """Keep the guard, which tells them."""
-        super().__init__(config)
-        self.guard, self.drain_seconds = guard, DRAIN_SECONDS
+    drain_seconds = DRAIN_SECONDS
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Drain, finish what is in flight, end."""
-        self.guard.draining = True
+        """Drain connections, finish requests in flight, and stop."""
+        self.config.app.draining = True  # type: ignore[union-attr]
         await asyncio.sleep(self.drain_seconds)
         await super().shutdown(sockets)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens there; port 0 is any free one."""
+    """Return a socket that listens at an address; port 0 stands for any free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    found = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((host, port))
-        found.listen(BACKLOG)  # who asks before the model is loaded waits
-    except OSError:
-        found.close()
-        raise
-    return found
+    both = family is socket.AF_INET6 and socket.has_dualstack_ipv6()  # :: accepts IPv4 clients, too
+    # requests that arrive while the model loads wait in the backlog
+    return socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
 
 
 def make_server(guard: Guard) -> Server:
     """Return a server for the application, ready to `run(sockets=[…])`."""
-    protocol = type("Protocol", (Patient,), {"header_seconds": guard.limits.header_seconds})
-    settings: dict[str, Any] = {
-        "http": protocol,
-        "ws": "none",
-        "access_log": False,
-        "log_level": "warning",
-        "server_header": False,
-        "proxy_headers": False,
-        "backlog": BACKLOG,
-        "timeout_keep_alive": 30,
-        "timeout_graceful_shutdown": FINISH_SECONDS,
-    }
-    return Server(uvicorn.Config(guard, lifespan="on", **settings), guard)
+    config = uvicorn.Config(
+        guard,
+        lifespan="on",
+        http=type("Protocol", (TimedProtocol,), {"header_seconds": guard.limits.header_seconds}),
+        ws="none",
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=FINISH_SECONDS,
+    )
+    return Server(config)

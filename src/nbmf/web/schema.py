@@ -1,4 +1,5 @@
-"""The shapes of questions and answers, as OpenAPI tells them; answers are written straight from the views."""
+# ruff: noqa: D101 (most of these say what they are by their names and fields)
+"""Shapes of requests and answers, for validation and for OpenAPI. Answers are written straight from the views."""
 
 from __future__ import annotations
 
@@ -15,59 +16,48 @@ GivenId = (
     | Annotated[StrictFloat, Field(allow_inf_nan=False)]
     | Annotated[str, Field(min_length=1, max_length=MOST_LETTERS)]
 )
-Level = Annotated[float, Field(gt=0, lt=1, description="Probability of the interval that comes with each item")]
 
 
 class Shape(BaseModel):
-    """What all have in common."""
-
     model_config = ConfigDict(extra="forbid", ser_json_inf_nan="null")
 
 
-class Taken(Shape):
-    """An item that somebody took, and how often."""
-
+class Count(Shape):
     item: GivenId
     count: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 1.0
 
 
 class Basket(Shape):
-    """What somebody took who need not be a user of the model; an item that comes twice counts twice."""
+    """Items of a user who need not be in the training data. Counts of an item that occurs twice are added."""
 
-    items: Annotated[list[Taken], Field(max_length=MOST_ITEMS)]
+    items: Annotated[list[Count], Field(max_length=MOST_ITEMS)]
     n: Annotated[int, Field(ge=1, le=MOST_ITEMS)] = 10
-    level: Level | None = None
+    level: Annotated[float | None, Field(gt=0, lt=1, description="Probability of the interval of each item")] = None
 
 
 class Question(Shape):
     """A basket, and the item whose score is to be explained."""
 
-    items: Annotated[list[Taken], Field(max_length=MOST_ITEMS)]
+    items: Annotated[list[Count], Field(max_length=MOST_ITEMS)]
     item: GivenId
     n: Annotated[int, Field(ge=1, le=MOST_ITEMS)] = 10
 
 
-class Fault(Shape):
-    """Why there is no answer."""
-
+class Error(Shape):
     error: str
 
 
 class Answer(Shape):
-    """What every answer says."""
-
-    model: Annotated[str, Field(description="Which model answered: the beginning of its file's checksum")]
+    model: Annotated[str, Field(description="The model that answered: the first digits of its file's checksum")]
 
 
 class Named(Shape):
-    """An item by its id and name."""
-
     item: Id
     name: str
 
 
 class Recommended(Named):
-    """A recommended item: its expected count and, where a level was given, an interval and P(y ≥ 1)."""
+    """A recommended item with its expected count and, if a level was given, an interval and P(y ≥ 1)."""
 
     score: float | None
     interval: Annotated[list[int], Field(min_length=2, max_length=2)] | None = None
@@ -75,45 +65,37 @@ class Recommended(Named):
 
 
 class Recommendations(Answer):
-    """Items, best first."""
-
     user: Id | None
     items: list[Recommended]
 
 
-class Had(Named):
-    """An item that a user took: its count and, where the model knows, the expected count and the exposure."""
+class UserItem(Named):
+    """An item of a user: its count and, where the model has them, the expected count and the exposure."""
 
     count: float | None
     expected: float | None = None
     exposure: float | None = None
-    sd: float | None = None
+    sd: Annotated[float | None, Field(description="Standard deviation of the exposure")] = None
 
 
-class Took(Answer):
-    """What a user took, most often first."""
-
+class History(Answer):
     user: Id
     n_items: int
-    items: list[Had]
+    items: list[UserItem]
 
 
 class Part(Named):
-    """An item that the user took, and what it brings to the score."""
-
     count: float | None
     contribution: float | None
 
 
 class Others(Shape):
-    """The items that are not listed, together."""
-
     n_items: int
     contribution: float | None
 
 
 class Reasons(Answer):
-    """Where a score comes from: the parts, the others and the prior add up to it."""
+    """Where a score comes from: it is the sum of the parts, the others and the prior."""
 
     user: Id | None
     item: Id
@@ -124,65 +106,32 @@ class Reasons(Answer):
     others: Others
 
 
-class AlikeItem(Named):
-    """An item like another."""
+class ItemRow(Named):
+    """An item: with its similarity, or with its number of users if it was searched for by name."""
 
-    similarity: float | None
-
-
-class AlikeItems(Answer):
-    """Items like another, most alike first."""
-
-    item: Id
-    items: list[AlikeItem]
+    similarity: float | None = None
+    n_users: int | None = None
 
 
-class AlikeUser(Shape):
-    """A user like another."""
-
-    user: Id
-    similarity: float | None
+class Items(Answer):
+    item: Annotated[Id | None, Field(description="The item that these are similar to")] = None
+    items: list[ItemRow]
 
 
-class AlikeUsers(Answer):
-    """Users like another, most alike first."""
+class UserRow(Shape):
+    """A user: with the similarity, or with the number of items if the user was searched for by id."""
 
     user: Id
-    users: list[AlikeUser]
+    similarity: float | None = None
+    n_items: int | None = None
 
 
-class FoundItem(Named):
-    """An item that was searched for."""
-
-    n_users: int
-
-
-class FoundItems(Answer):
-    """Items that were searched for, best first."""
-
-    items: list[FoundItem]
-
-
-class FoundUser(Shape):
-    """A user who was searched for."""
-
-    user: Id
-    n_items: int
-
-
-class FoundUsers(Answer):
-    """Users who were searched for, best first."""
-
-    users: list[FoundUser]
+class Users(Answer):
+    user: Id | None = None
+    users: list[UserRow]
 
 
 class Whole(Answer):
-    """A large answer that is only outlined here."""
+    """A large answer, of which only this is described here."""
 
     model_config = ConfigDict(extra="allow")
-
-
-class Health(Shape):
-    """How the server is."""
-
-    status: str

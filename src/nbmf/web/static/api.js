@@ -1,8 +1,8 @@
-// Questions to the server. Every answer names the model it is of, so that a replaced model is noticed.
+// Requests to the server. Every answer names its model, so that the page notices when the model is replaced.
 
 const KEPT = "nbmf-token";
-let asking = null; // one dialog for all requests that were refused
-let known = null; // the model that the page shows
+let asking = null; // one dialog for all refused requests
+let known = null; // the model on the page
 
 export class Fault extends Error {
   constructor(status, sentence) {
@@ -15,14 +15,14 @@ export function showing(mark) {
   known = mark;
 }
 
-/** Ask with GET; `parameters` that are undefined are left out. */
+/** Send a GET request; undefined parameters are left out. */
 export function get(path, parameters = {}, signal = undefined) {
   const given = Object.entries(parameters).filter(([, value]) => value !== undefined && value !== null);
   const query = new URLSearchParams(given);
   return ask(`api/${path}${given.length ? `?${query}` : ""}`, { signal });
 }
 
-/** Ask with POST. */
+/** Send a POST request. */
 export function post(path, body, signal = undefined) {
   const headers = { "content-type": "application/json" };
   return ask(`api/${path}`, { method: "POST", headers, body: JSON.stringify(body), signal });
@@ -37,7 +37,7 @@ async function ask(url, options) {
       response = await fetch(url, { ...options, headers });
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw new Fault(0, "The server does not answer. Is it still running?");
+      throw new Fault(0, "The server is not responding. Is it still running?");
     }
     if (response.status === 401) {
       asking ??= askToken(Boolean(token)).finally(() => (asking = null));
@@ -60,7 +60,7 @@ async function ask(url, options) {
 
 function askToken(wasWrong) {
   const dialog = document.getElementById("ask-token");
-  document.getElementById("token-fault").textContent = wasWrong ? "That was not it." : "";
+  document.getElementById("token-fault").textContent = wasWrong ? "Wrong token. Please try again." : "";
   dialog.addEventListener("cancel", (event) => event.preventDefault());
   dialog.showModal();
   return new Promise((resolve) => {

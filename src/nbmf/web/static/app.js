@@ -1,4 +1,4 @@
-// The page: which view is shown, according to what the model can be asked and to the address.
+// The page: shows the view that the address names, if the model can answer it.
 
 import { get, showing } from "./api.js";
 import { showBasket } from "./basket.js";
@@ -43,7 +43,7 @@ function route(byPerson = true) {
     else link.removeAttribute("aria-current");
   }
   if (view) view.show(main, card, rest.filter(Boolean).map(decodeURIComponent));
-  else main.replaceChildren(h("h1", {}, "There is no such page"), empty("This model has other views: see above."));
+  else main.replaceChildren(h("h1", {}, "Page not found"), empty("The views of this model are listed above."));
   sweep();
   if (!byPerson) return;
   window.scrollTo(0, 0);
@@ -54,7 +54,7 @@ window.addEventListener("hashchange", () => card && route());
 window.addEventListener("model-replaced", async () => {
   await meet();
   const notice = document.getElementById("notice");
-  notice.textContent = "The model was replaced; this is the new one.";
+  notice.textContent = "The model has been replaced. This page shows the new one.";
   notice.hidden = false;
   setTimeout(() => (notice.hidden = true), 8000);
   route(false);

@@ -1,4 +1,4 @@
-// What if: a basket of items with counts, and what is recommended to somebody who took them.
+// A basket of items with counts, and the recommendations for it.
 
 import { get, post } from "./api.js";
 import { empty, fault, h, labels, loading, number, plural, say } from "./dom.js";
@@ -25,22 +25,22 @@ function keep() {
   sessionStorage.setItem(KEPT, JSON.stringify(basket));
 }
 
-/** One more of an item, which comes first if it is new. */
+/** Add one to the count of an item; a new item goes to the top. */
 function add({ item, name }) {
   const row = load().items.find((other) => other.item === item);
   if (row) row.count += 1;
   else basket.items = [{ item, name, count: 1 }, ...basket.items].slice(0, MOST);
   keep();
-  say(`${name} is in the basket`);
+  say(`Added ${name} to the basket`);
 }
 
-/** Put an item in, from another view, and go there. */
+/** Add an item from another view, and go to the basket. */
 export function putIn(row) {
   add(row);
   location.hash = "#/basket";
 }
 
-/** Begin with what a user took. */
+/** Start from the items of a user. */
 export function fillBasket(items, from) {
   basket = { from, items: items.slice(0, MOST).map(({ item, name, count }) => ({ item, name, count })) };
   keep();
@@ -53,17 +53,17 @@ export function showBasket(main, card) {
   const rows = h("ul", { className: "basket" });
   const best = h("div", { className: "live" });
   const facts = h("p", { className: "facts" });
-  const clear = h("button", { onclick: () => change(() => (basket = { from: null, items: [] })) }, "Empty it");
+  const clear = h("button", { onclick: () => change(() => (basket = { from: null, items: [] })) }, "Empty basket");
   let asked = null;
   let timer = null;
-  let before = new Map(); // rank of each item in the last answer
+  let before = new Map(); // the rank of each item in the last answer
 
   const change = (how) => {
     const used = document.activeElement?.getAttribute("aria-label");
     how();
     keep();
     list();
-    // the list is new: whoever used the keyboard goes on where they were
+    // the list is new: keep the keyboard focus where it was
     if (used) [...rows.querySelectorAll("[aria-label]")].find((other) => other.ariaLabel === used)?.focus();
     clearTimeout(timer);
     timer = setTimeout(rank, 80);
@@ -72,8 +72,8 @@ export function showBasket(main, card) {
   const list = () => {
     const total = basket.items.reduce((sum, row) => sum + row.count, 0);
     facts.textContent = basket.items.length
-      ? `${plural(basket.items.length, "item")}, ${plural(total, "time")}${basket.from ? `, begun as ${basket.from}` : ""}`
-      : "Add what you took, and how often.";
+      ? `${plural(basket.items.length, "item")}, total count ${number(total)}${basket.from ? `, started from ${basket.from}` : ""}`
+      : "Add items and their counts.";
     clear.hidden = !basket.items.length;
     if (!basket.items.length) return suggest();
     const called = labels(basket.items);
@@ -88,7 +88,7 @@ export function showBasket(main, card) {
         {},
         empty(
           "The basket is empty.",
-          h("p", {}, "Search for an item, or begin with one of these:"),
+          h("p", {}, "Search for an item, or start with one of these:"),
           h("ul", { className: "chips" }),
         ),
       ),
@@ -104,7 +104,7 @@ export function showBasket(main, card) {
     asked?.abort();
     asked = new AbortController();
     const given = basket.items.map(({ item, count }) => ({ item, count }));
-    if (!best.childElementCount) best.replaceChildren(loading("Ranking the catalogue …"));
+    if (!best.childElementCount) best.replaceChildren(loading("Ranking items …"));
     best.setAttribute("aria-busy", "true");
     try {
       const found = await post("recommend", { items: given, n: 20, level: 0.9 }, asked.signal);
@@ -116,7 +116,7 @@ export function showBasket(main, card) {
       const places = new Map(found.items.map((row, n) => [String(row.item), n]));
       if (before.size) mark(best, before, places);
       before = places;
-      say(`First now: ${found.items[0]?.name ?? "nothing"}`);
+      say(`Top item: ${found.items[0]?.name ?? "none"}`);
     } catch (error) {
       if (error.name === "AbortError") return;
       best.replaceChildren(fault(error, rank));
@@ -136,21 +136,21 @@ export function showBasket(main, card) {
     choose: (row) => change(() => add(row)),
   });
   main.replaceChildren(
-    h("div", { className: "head" }, h("div", {}, h("h1", {}, "What if you took …"), facts), pick),
+    h("div", { className: "head" }, h("div", {}, h("h1", {}, "Build a basket"), facts), pick),
     h(
       "div",
       { className: "pair" },
       h(
         "section",
         { className: "card", "aria-labelledby": "basket-title" },
-        h("div", { className: "title-row" }, h("h2", { id: "basket-title" }, "The basket"), clear),
+        h("div", { className: "title-row" }, h("h2", { id: "basket-title" }, "Basket"), clear),
         rows,
       ),
       h(
         "section",
         { className: "card", "aria-labelledby": "live-title" },
-        h("h2", { id: "live-title" }, "You may like"),
-        h("p", { className: "hint" }, "The list follows the basket at once; arrows tell what moved."),
+        h("h2", { id: "live-title" }, "Recommended items"),
+        h("p", { className: "hint" }, "Updated whenever the basket changes; arrows show what moved."),
         best,
       ),
     ),
@@ -166,7 +166,7 @@ function line(row, called, change) {
       "button",
       {
         className: "step",
-        "aria-label": `${name} of ${row.name}`,
+        "aria-label": `${name} ${row.name}`,
         onclick: () => set(row.count + by),
         disabled: row.count + by < 1,
       },
@@ -179,22 +179,22 @@ function line(row, called, change) {
     h(
       "span",
       { className: "amount" },
-      step(-1, "one less"),
+      step(-1, "Remove one"),
       h("input", {
         type: "number",
         min: 0,
         step: 1,
         value: row.count,
         inputMode: "numeric",
-        "aria-label": `times of ${row.name}`,
+        "aria-label": `Count of ${row.name}`,
         onchange: (event) => set(Number(event.target.value) || 0),
       }),
-      step(1, "one more"),
+      step(1, "Add one"),
       h(
         "button",
         {
           className: "step",
-          "aria-label": `take ${row.name} out`,
+          "aria-label": `Remove ${row.name}`,
           onclick: () => change(() => basket.items.splice(basket.items.indexOf(row), 1)),
         },
         "×",
@@ -203,7 +203,7 @@ function line(row, called, change) {
   );
 }
 
-/** Say beside each entry how far it has moved since the last answer. */
+/** Show beside each item how far it has moved since the last answer. */
 function mark(place, before, places) {
   for (const row of place.querySelectorAll("li[data-item]")) {
     const up = (before.get(row.dataset.item) ?? Infinity) - places.get(row.dataset.item);

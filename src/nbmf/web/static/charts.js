@@ -1,7 +1,7 @@
-// Charts by plotly.js, which is fetched when the first one is drawn; they follow the colours of the page.
+// Charts by plotly.js, loaded with the first chart. They follow the colours of the page.
 
 let script = null;
-const drawn = new Map(); // place → how to draw it again
+const drawn = new Map(); // element → function that draws its chart again
 
 function plotly() {
   script ??= new Promise((resolve, reject) => {
@@ -10,7 +10,7 @@ function plotly() {
     element.onload = () => resolve(window.Plotly);
     element.onerror = () => {
       script = null;
-      reject(new Error("The charts need plotly.js: pip install 'nbmf[server]'. The tables have the same numbers."));
+      reject(new Error("Charts need plotly.js: pip install 'nbmf[server]'. The tables show the same numbers."));
     };
     document.head.append(element);
   });
@@ -50,8 +50,8 @@ function theme() {
 }
 
 /**
- * Draw into an element. `make(theme)` returns {data, layout}; it is called again when the page turns dark or light.
- * Resolves to the element plotly drew into, whose events can be listened to.
+ * Draw a chart into an element. `make(theme)` returns {data, layout}, and is called again when the colour scheme changes.
+ * Resolves to the element, or to null if the chart could not be drawn.
  */
 export async function draw(place, make) {
   try {
@@ -72,7 +72,7 @@ export async function draw(place, make) {
   }
 }
 
-/** Forget charts that are no longer on the page. */
+/** Release charts that have left the page. */
 export function sweep() {
   for (const place of drawn.keys()) {
     if (place.isConnected) continue;
@@ -83,7 +83,7 @@ export function sweep() {
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawn.forEach((again) => again()));
 
-/** Ticks of a logarithmic axis at 1, 2, 5, 10, … within a range, in plain numbers. */
+/** Ticks of a logarithmic axis at 1, 2, 5, 10, … within a range, as plain numbers. */
 export function logTicks(low, high) {
   const values = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1)

@@ -1,4 +1,4 @@
-// Elements, numbers in words, and what is shown while there is nothing to show.
+// Elements, formatted numbers, and the loading, empty and error states.
 
 /** An element with properties (aria-* and data-* as attributes, on* as listeners) and children. */
 export function h(tag, properties = {}, ...children) {
@@ -21,7 +21,7 @@ const whole = new Intl.NumberFormat("en");
 /** A whole number with separators. */
 export const count = (value) => whole.format(Math.round(value));
 
-/** A number with about three digits. */
+/** A number with about three significant digits. */
 export function number(value) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
@@ -40,7 +40,7 @@ export function percent(value) {
 
 export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
 
-/** Say something to those who listen to the page instead of seeing it. */
+/** Announce something to screen readers. */
 export function say(text) {
   document.getElementById("spoken").textContent = text;
 }
@@ -60,12 +60,12 @@ export const fault = (error, again) =>
   h(
     "div",
     { className: "state fault", role: "alert" },
-    h("p", { className: "lead" }, "That did not work."),
+    h("p", { className: "lead" }, "Something went wrong."),
     h("p", {}, error.message),
     again && h("button", { onclick: again }, "Try again"),
   );
 
-/** Put what a promise brings into a place: first that it is loading, then the result or the fault. */
+/** Show the result of a promise in an element: first a loading state, then the result or the error. */
 export async function fill(place, promise, show, text) {
   place.replaceChildren(loading(text));
   try {
@@ -80,10 +80,10 @@ export async function fill(place, promise, show, text) {
 
 export const userLink = (user, text = user) => h("a", { href: `#/user/${encodeURIComponent(user)}` }, `${text}`);
 
-/** A colour for a factor by its rank in size: those next to each other are far apart in hue. */
+/** The hue of a factor by its rank in size; neighbouring ranks have distant hues. */
 export const hue = (rank) => (rank * 137.508 + 70) % 360;
 
-/** What to call each of some items: where several have one name, with their ids. */
+/** Labels of items: their names, with ids where several items share a name. */
 export function labels(rows) {
   const uses = new Map();
   for (const { name } of rows) uses.set(name, (uses.get(name) ?? 0) + 1);

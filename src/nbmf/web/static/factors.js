@@ -1,4 +1,4 @@
-// The factors as cards: what is most theirs, and who loves it.
+// The factors as cards, each with its typical items and users.
 
 import { get } from "./api.js";
 import { empty, fill, h, hue, labels, percent, plural, say, userLink } from "./dom.js";
@@ -18,7 +18,7 @@ export function showFactors(main, card, [chosen]) {
       "div",
       { className: "head" },
       h("div", {}, h("h1", {}, "Factors"), facts),
-      h("div", { className: "search" }, h("label", { htmlFor: "filter" }, "Only those with"), filter),
+      h("div", { className: "search" }, h("label", { htmlFor: "filter" }, "Filter by item"), filter),
     ),
     place,
   );
@@ -26,16 +26,16 @@ export function showFactors(main, card, [chosen]) {
     place,
     get("factors"),
     (found) => {
-      facts.textContent = `${plural(found.n_factors, "taste")} that the model found; the largest first. An item's bar is how much of it is this factor.`;
+      facts.textContent = `${plural(found.n_factors, "factor")}, largest first. Each bar is the share of the factor in the item.`;
       if (!found.factors.length) return empty("The model has no factors.");
       return h(
         "ul",
         { className: "cards" },
         found.factors.map(factorCard),
-        h("li", { className: "nothing", hidden: true }, empty("No factor has such an item among its first.")),
+        h("li", { className: "nothing", hidden: true }, empty("No factor lists such an item.")),
       );
     },
-    "Sorting the factors …",
+    "Loading factors …",
   ).then((found) => {
     if (!found) return;
     say(plural(found.n_factors, "factor"));
@@ -78,12 +78,12 @@ function factorCard(factor) {
       h(
         "small",
         {},
-        `${factor.share < 0.01 ? `${(100 * factor.share).toFixed(1)} %` : percent(factor.share)} of what is taken`,
+        `${factor.share < 0.01 ? `${(100 * factor.share).toFixed(1)} %` : percent(factor.share)} of expected counts`,
       ),
     ),
     h("ol", { className: "shares" }, items),
-    users.length ? h("p", { className: "lovers" }, "Loved by ", users) : null,
-    h("p", { className: "lovers" }, h("a", { href: `#/map/${factor.factor}` }, "On the map")),
+    users.length ? h("p", { className: "more" }, "Typical users: ", users) : null,
+    h("p", { className: "more" }, h("a", { href: `#/map/${factor.factor}` }, "Show on map")),
   );
 }
 

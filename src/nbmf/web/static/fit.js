@@ -1,11 +1,11 @@
-// How the fit went, and what the model is.
+// The course of the fit, and facts about the model.
 
 import { get } from "./api.js";
 import { colour, draw } from "./charts.js";
 import { count, fill, h, number, say } from "./dom.js";
 
 export function showFit(main, card) {
-  document.title = "The model · nbmf";
+  document.title = "Model · nbmf";
   const went = h("section", { className: "card", "aria-labelledby": "went-title" });
   const facts = card.fit.sweeps
     ? `${count(card.fit.sweeps)} sweeps${card.fit.seconds === null ? "" : ` in ${number(card.fit.seconds)} s`}; ${endings[card.fit.ending] ?? card.fit.ending ?? ""}`
@@ -17,7 +17,7 @@ export function showFit(main, card) {
       h(
         "div",
         {},
-        h("h1", {}, `${card.class} of ${count(card.n_users)} users and ${count(card.n_items)} items`),
+        h("h1", {}, `${card.class}: ${count(card.n_users)} users and ${count(card.n_items)} items`),
         h("p", { className: "facts" }, facts),
       ),
     ),
@@ -28,22 +28,22 @@ export function showFit(main, card) {
     went,
     get("fit"),
     (found) => [
-      h("h2", { id: "went-title" }, found.seconds ? "The objective against seconds" : "The objective, sweep by sweep"),
+      h("h2", { id: "went-title" }, found.seconds ? "Objective over time" : "Objective per sweep"),
       h(
         "p",
         { className: "hint" },
         found.seconds
-          ? "How far below its last value the objective was; each point is a sweep."
-          : "How far below its last value the objective was. The file does not say how long each sweep took; nbmf explore writes that down.",
+          ? "Distance to the final objective; one point per sweep."
+          : "Distance to the final objective. The times of the sweeps are not known; nbmf explore records them.",
       ),
       h("div", {
         className: "chart",
         role: "img",
-        "aria-label": "Chart of the objective; the table below has its numbers",
+        "aria-label": "Chart of the objective; the table below lists its values",
       }),
       asTable(found),
     ],
-    "Looking up the sweeps …",
+    "Loading sweeps …",
   ).then((found) => {
     if (!found) return;
     plot(went.querySelector(".chart"), found);
@@ -52,10 +52,10 @@ export function showFit(main, card) {
 }
 
 const endings = {
-  converged: "it converged",
-  max_iter: "it ended at the most sweeps allowed",
-  interrupted: "it was interrupted",
-  stopped: "it was stopped",
+  converged: "converged",
+  max_iter: "limit reached",
+  interrupted: "interrupted",
+  stopped: "stopped early",
 };
 
 function plot(place, found) {
@@ -89,7 +89,7 @@ function plot(place, found) {
       yaxis: {
         ...axis,
         type: "log",
-        title: { ...axis.title, text: "below the last objective" },
+        title: { ...axis.title, text: "distance to final objective" },
         fixedrange: true,
         exponentformat: "SI",
         dtick: 1,
@@ -106,10 +106,10 @@ function asTable(found) {
   return h(
     "details",
     {},
-    h("summary", {}, "As a table"),
+    h("summary", {}, "Table"),
     h(
       "div",
-      { className: "scroll", tabIndex: 0, role: "region", "aria-label": "The sweeps" },
+      { className: "scroll", tabIndex: 0, role: "region", "aria-label": "Objective per sweep" },
       h(
         "table",
         { className: "numbers" },
@@ -144,15 +144,15 @@ function asTable(found) {
 
 function about(card) {
   const facts = {
-    kind: card.class,
+    model: card.class,
     users: count(card.n_users),
     items: count(card.n_items),
-    counts: card.n_counts === null ? null : `${count(card.n_counts)} above 0`,
+    counts: card.n_counts === null ? null : `${count(card.n_counts)} nonzero`,
     factors: card.n_factors === null ? null : count(card.n_factors),
     concentration: card.concentration === null ? null : number(card.concentration),
     objective:
       card.fit.objective === null ? null : card.fit.objective.toLocaleString("en", { maximumFractionDigits: 1 }),
-    file: card.model,
+    checksum: card.model,
   };
   const list = (entries) =>
     h(
@@ -163,9 +163,9 @@ function about(card) {
   return h(
     "section",
     { className: "card", "aria-labelledby": "about-title" },
-    h("h2", { id: "about-title" }, "What it is"),
+    h("h2", { id: "about-title" }, "About this model"),
     list(Object.entries(facts).filter(([, value]) => value !== null)),
     card.refused && h("p", { className: "fault" }, `A newer file was refused: ${card.refused}`),
-    h("details", {}, h("summary", {}, "Its settings"), list(Object.entries(card.settings))),
+    h("details", {}, h("summary", {}, "Settings"), list(Object.entries(card.settings))),
   );
 }

@@ -1,4 +1,4 @@
-// The whole catalogue as a map on a canvas: islands of factors, drag and zoom, names on hover, search, keyboard.
+// A map of all items on a canvas: islands of factors, drag and zoom, names on hover, search, keyboard.
 
 import { get } from "./api.js";
 import { putIn } from "./basket.js";
@@ -16,10 +16,10 @@ export function showMap(main, card, [factor]) {
     h(
       "p",
       { className: "hint" },
-      "Each point is an item, larger where more users took it; each island is a factor. Choose a point to see what it is.",
+      "Each point is an item; larger points have more users. Each island is a factor. Select a point for details.",
     ),
   );
-  const head = h("div", { className: "head" }, h("div", {}, h("h1", {}, "The catalogue"), facts));
+  const head = h("div", { className: "head" }, h("div", {}, h("h1", {}, "Map of items"), facts));
   main.replaceChildren(head, place);
   fill(
     place,
@@ -27,11 +27,11 @@ export function showMap(main, card, [factor]) {
     (found) => {
       facts.textContent =
         `${plural(found.item.length, "item")} on ${plural(found.islands.length, "island")}` +
-        (found.item.length < found.n_items ? `, those that most took of ${count(found.n_items)}` : "");
+        (found.item.length < found.n_items ? `, the most popular of ${count(found.n_items)}` : "");
       const canvas = h("canvas", {
         tabIndex: 0,
         role: "img",
-        "aria-label": "Map of the items. Arrow keys move it, plus and minus zoom; the search field finds an item.",
+        "aria-label": "Map of the items. Arrow keys move it, plus and minus zoom, and the search field finds an item.",
       });
       const tip = h("div", { className: "tip", hidden: true });
       const map = new Chart(found, canvas, tip, (n) => tell(about, found, n, card));
@@ -52,9 +52,9 @@ export function showMap(main, card, [factor]) {
       const tools = h(
         "div",
         { className: "map-tools" },
-        zoom(1.5, "+", "zoom in"),
-        zoom(1 / 1.5, "−", "zoom out"),
-        h("button", { onclick: () => map.whole() }, "All"),
+        zoom(1.5, "+", "Zoom in"),
+        zoom(1 / 1.5, "−", "Zoom out"),
+        h("button", { onclick: () => map.whole() }, "Reset"),
       );
       queueMicrotask(() => map.start(factor === undefined ? null : Number(factor)));
       return h("div", { className: "map-pair" }, h("div", { className: "map" }, canvas, tip, tools), about);
@@ -70,23 +70,23 @@ async function tell(about, found, n, card) {
   const alike = h("div", {});
   about.replaceChildren(
     h("h2", {}, name),
-    h("p", { className: "facts" }, `${plural(found.n_users[n], "user")} took it`),
+    h("p", { className: "facts" }, plural(found.n_users[n], "user")),
     h(
       "p",
       {},
       h("span", { className: "dot", style: { "--hue": String(hues(found).get(factor)) }, "aria-hidden": "true" }),
       h("a", { href: `#/factors/${factor}` }, `Factor ${factor + 1}`),
-      ` is ${percent(found.share[n])} of it.`,
+      ` explains ${percent(found.share[n])} of this item.`,
     ),
     alike,
-    card.can.recommend_for ? h("button", { onclick: () => putIn({ item, name }) }, "Put it into the basket") : "",
+    card.can.recommend_for ? h("button", { onclick: () => putIn({ item, name }) }, "Add to basket") : "",
   );
   say(name);
   if (!card.can.similar_items) return;
   const near = await get("similar/items", { item, n: 6 }).catch(() => null);
   if (near)
     alike.replaceChildren(
-      h("h3", {}, "Much like it"),
+      h("h3", {}, "Similar items"),
       h(
         "ul",
         { className: "plain" },
@@ -139,7 +139,7 @@ class Chart {
     this.show(side(0, Math.min), side(1, Math.min), side(2, Math.max), side(3, Math.max));
   }
 
-  /** Bring a rectangle of the map into view. */
+  /** Fit a rectangle of the map into the view. */
   show(left, top, right, bottom) {
     this.scale = 0.94 * Math.min(this.width / (right - left), this.height / (bottom - top));
     this.x = this.width / 2 - (this.scale * (left + right)) / 2;
@@ -224,10 +224,10 @@ class Chart {
     }
   }
 
-  /** Names of the items that most took, as many as have room. */
+  /** Draw the names of the most popular items, as many as there is room for. */
   names(pen, at, dark) {
     this.order ??= this.found.n_users.map((_, n) => n).sort((a, b) => this.found.n_users[b] - this.found.n_users[a]);
-    const taken = [[this.width - 160, 0, this.width, 54]]; // where the buttons are
+    const taken = [[this.width - 160, 0, this.width, 54]]; // the buttons
     const said = new Set();
     Object.assign(pen, { font: "500 12px system-ui, sans-serif", textBaseline: "middle", lineJoin: "round" });
     for (const n of this.order) {
@@ -256,7 +256,7 @@ class Chart {
 
   listen() {
     const { canvas } = this;
-    const held = new Map(); // fingers or mouse → where
+    const held = new Map(); // pointer id → position
     let moved = 0;
     const where = (event) => {
       const box = canvas.getBoundingClientRect();
@@ -315,7 +315,7 @@ class Chart {
     });
   }
 
-  /** Show the name of what is under the pointer. */
+  /** Show the name of the item under the pointer. */
   point(x, y) {
     const n = this.at(x, y);
     if (n !== this.over) {

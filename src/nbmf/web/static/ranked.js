@@ -1,16 +1,16 @@
-// A ranked list of recommendations; each opens to tell why.
+// A ranked list of recommendations, each of which opens to show its reasons.
 
 import { get } from "./api.js";
 import { fault, h, labels, loading, number, percent, plural, say } from "./dom.js";
 
 /**
  * @param items as the server ranks them: {item, name, score, interval, at_least_one}
- * @param reasons item → promise of the parts of its score; null if the model gives none
- * @param add called with an item to put it into the basket
+ * @param reasons item → promise of the parts of its score; null if the model does not explain scores
+ * @param add called with an item to add it to the basket
  */
 export function rankedList({ items, reasons, add, card }) {
   const widest = Math.max(1, ...items.map((row) => row.interval?.[1] ?? row.score ?? 0));
-  const hasLaw = items.some((row) => row.interval);
+  const hasIntervals = items.some((row) => row.interval);
   const list = h("ol", { className: "ranked" });
   const called = labels(items);
   items.forEach((row, n) => list.append(entry(row, called[n], { reasons, add, widest, card })));
@@ -19,18 +19,18 @@ export function rankedList({ items, reasons, add, card }) {
     { className: "ranked-head", "aria-hidden": "true" },
     h("span", {}, "item"),
     h("span", {}, scoreName(card)),
-    hasLaw && h("span", {}, "90 % interval"),
-    hasLaw && h("span", {}, "P(y ≥ 1)"),
+    hasIntervals && h("span", {}, "90 % interval"),
+    hasIntervals && h("span", {}, "P(y ≥ 1)"),
   );
-  return h("div", { className: hasLaw ? "with-law" : "without-law" }, head, list);
+  return h("div", { className: hasIntervals ? "with-interval" : "without-interval" }, head, list);
 }
 
 function entry(row, called, { reasons, add, widest, card }) {
   const id = `why-${Math.random().toString(36).slice(2)}`;
   const why = h("div", { id, className: "why", hidden: true });
   const spoken = row.interval
-    ? `${row.name}: expected ${number(row.score)}, ninety percent between ${row.interval[0]} and ${row.interval[1]}, ` +
-      `taken at all with ${percent(row.at_least_one)}`
+    ? `${row.name}: expected count ${number(row.score)}, 90 percent interval ${row.interval[0]} to ${row.interval[1]}, ` +
+      `probability of at least one ${percent(row.at_least_one)}`
     : `${row.name}: ${scoreName(card)} ${number(row.score)}`;
   const face = [
     h("span", { className: "name" }, called),
@@ -53,7 +53,7 @@ function entry(row, called, { reasons, add, widest, card }) {
   return h("li", { "data-item": row.item }, button, why);
 }
 
-/** What a score is: an expected count, unless the model looks at something else than counts. */
+/** Scores are expected counts, unless the model was fitted to something else. */
 const scoreName = (card) => (card.scores_are_counts ? "expected" : "score");
 
 function interval(row, widest) {
@@ -76,13 +76,13 @@ async function explain(place, row, reasons, add, card) {
   const actions = h(
     "div",
     { className: "actions" },
-    add && h("button", { onclick: () => add(row) }, "Put it into the basket"),
+    add && h("button", { onclick: () => add(row) }, "Add to basket"),
   );
   if (!reasons) {
-    place.replaceChildren(h("p", {}, "This model gives no reasons."), actions);
+    place.replaceChildren(h("p", {}, "This model does not explain its scores."), actions);
     return;
   }
-  place.replaceChildren(loading("Looking for the reasons …", 3));
+  place.replaceChildren(loading("Loading reasons …", 3));
   try {
     const found = await reasons(row.item);
     place.replaceChildren(parts(found), actions);
@@ -90,15 +90,15 @@ async function explain(place, row, reasons, add, card) {
     const first = found.parts[0];
     say(
       first
-        ? `Because of ${first.name}, ${percent(first.contribution / found.score)} of the score`
-        : "Because of the prior alone",
+        ? `${first.name} contributes ${percent(first.contribution / found.score)} of the score`
+        : "The score comes from the prior alone",
     );
   } catch (error) {
     place.replaceChildren(fault(error));
   }
 }
 
-/** The parts of a score, as bars that add up to it. */
+/** The parts of a score as bars; they add up to the score. */
 function parts(found) {
   const largest = Math.max(
     ...found.parts.map((part) => part.contribution),
@@ -118,8 +118,8 @@ function parts(found) {
   const rows = found.parts.map((part, n) => line(called[n], `× ${number(part.count)}`, part.contribution));
   if (found.others.n_items)
     rows.push(line(plural(found.others.n_items, "other item"), "", found.others.contribution, "rest"));
-  if (found.prior) rows.push(line("before anything was taken", "", found.prior, "rest"));
-  const caption = found.parts.length ? "Because you took …" : "Nothing was taken yet: this is what anybody gets.";
+  if (found.prior) rows.push(line("prior, before any data", "", found.prior, "rest"));
+  const caption = found.parts.length ? "Where this score comes from" : "Without any history, every user gets this score.";
   return h(
     "table",
     { className: "parts" },
@@ -131,7 +131,7 @@ function parts(found) {
       h(
         "tr",
         {},
-        h("th", { scope: "row" }, "together"),
+        h("th", { scope: "row" }, "total"),
         h("td", {}),
         h("td", { className: "value" }, number(found.score)),
       ),
@@ -142,5 +142,5 @@ function parts(found) {
 async function alike(row, place) {
   const found = await get("similar/items", { item: row.item, n: 4 }).catch(() => null);
   if (found?.items.length)
-    place.append(h("p", { className: "alike" }, "Much like it: ", found.items.map((other) => other.name).join(" · ")));
+    place.append(h("p", { className: "alike" }, "Similar items: ", found.items.map((other) => other.name).join(" · ")));
 }

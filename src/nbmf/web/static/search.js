@@ -1,13 +1,13 @@
-// A field that searches while one types: a combobox with a list, as WAI-ARIA describes it.
+// A search field with suggestions: a combobox with a list box, as WAI-ARIA describes it.
 
 import { h, say } from "./dom.js";
 
 let made = 0;
 
 /**
- * @param label what is searched, for everybody
+ * @param label visible label of the field
  * @param find (text, signal) → promise of entries {title, detail, value}
- * @param choose called with the value of the entry that was chosen
+ * @param choose called with the value of the selected entry
  */
 export function searchField({ label, placeholder, find, choose, keep = false }) {
   made += 1;
@@ -30,7 +30,7 @@ export function searchField({ label, placeholder, find, choose, keep = false }) 
   let timer = null;
 
   const close = () => {
-    clearTimeout(timer); // an answer that comes after the choice must not open the list again
+    clearTimeout(timer); // a late answer must not open the list again
     asked?.abort();
     list.hidden = true;
     active = -1;
@@ -71,10 +71,10 @@ export function searchField({ label, placeholder, find, choose, keep = false }) 
       ),
     );
     if (!entries.length)
-      list.replaceChildren(h("li", { className: "none", role: "presentation" }, `Nothing is called “${input.value}”.`));
+      list.replaceChildren(h("li", { className: "none", role: "presentation" }, `No match for “${input.value}”.`));
     list.hidden = false;
     input.setAttribute("aria-expanded", "true");
-    say(entries.length ? `${entries.length} found` : "nothing found");
+    say(entries.length ? `${entries.length} results` : "No results");
   };
   const look = async () => {
     asked?.abort();

@@ -1,4 +1,4 @@
-// One user: what they took, how exposed they were, and what they may like.
+// One user: history, exposures and recommendations.
 
 import { get } from "./api.js";
 import { colour, draw, logTicks } from "./charts.js";
@@ -20,14 +20,14 @@ export function showUser(main, card, [user]) {
   main.replaceChildren(h("div", { className: "head" }, h("div", {}, title, facts, actions), pickUser()), body);
   document.title = `User ${chosen} · nbmf`;
   const best20 = get("recommend", { user: chosen, n: 20, level: 0.9 });
-  fill(best, best20, (found) => bestCard(found, chosen, card), "Ranking the catalogue …");
+  fill(best, best20, (found) => bestCard(found, chosen, card), "Ranking items …");
   const taken = get("exposures", { user: chosen, n: SHOWN });
-  fill(took, taken, (found) => tookCard(found, card), "Looking up what they took …").then((found) => {
+  fill(took, taken, (found) => tookCard(found, card), "Loading history …").then((found) => {
     if (!found || !took.isConnected) return;
     facts.textContent = howMuch(found);
     if (card.can.recommend_for && found.n_items) {
       const begin = () => fillBasket(found.items, `user ${chosen}`);
-      actions.append(h("button", { onclick: begin }, "What if they also liked …"));
+      actions.append(h("button", { onclick: begin }, "Open in basket"));
     }
     if (card.can.similar_users) neighbours(actions, chosen);
     say(`User ${chosen}: ${facts.textContent}`);
@@ -37,17 +37,14 @@ export function showUser(main, card, [user]) {
 }
 
 function howMuch({ n_items: nItems, items }) {
-  const times = plural(
-    items.reduce((sum, row) => sum + row.count, 0),
-    "time",
-  );
-  return `${plural(nItems, "item")} taken${nItems > items.length ? "" : `, ${times} in all`}`;
+  const total = number(items.reduce((sum, row) => sum + row.count, 0));
+  return `${plural(nItems, "item")}${nItems > items.length ? "" : `, total count ${total}`}`;
 }
 
 const pickUser = () =>
   searchField({
     label: "Find a user",
-    placeholder: "An id, or part of one",
+    placeholder: "User id, or part of it",
     find: async (text, signal) =>
       (await get("search/users", { q: text, n: 8 }, signal)).users.map((row) => ({
         title: String(row.user),
@@ -57,18 +54,18 @@ const pickUser = () =>
     choose: (user) => (location.hash = `#/user/${encodeURIComponent(user)}`),
   });
 
-/** Somebody who is not in the model: say so, and offer those with an id like it. */
+/** An unknown user: say so, and offer users with similar ids. */
 async function unknown(main, shown, user) {
   const nobody = { users: [] };
   const near = await get("search/users", { q: user.slice(0, 3), n: 6 }).catch(() => nobody);
   const others = near.users.length ? near : await get("search/users", { n: 6 }).catch(() => nobody);
   const links = others.users.map((row) => h("li", {}, userLink(row.user)));
-  if (!shown.isConnected) return; // somebody else was asked for meanwhile
+  if (!shown.isConnected) return; // the page shows another user by now
   main.replaceChildren(
     h("div", { className: "head" }, h("h1", {}, `No user ${user}`), pickUser()),
     empty(
-      "Nobody of this id was in the data of the fit.",
-      h("p", {}, near.users.length ? "These were, and are called much like it:" : "These were:"),
+      "There is no user with this id in the training data.",
+      h("p", {}, near.users.length ? "Users with similar ids:" : "Try one of these:"),
       h("ul", { className: "chips" }, links),
     ),
   );
@@ -82,22 +79,22 @@ async function neighbours(place, user) {
       h(
         "p",
         { className: "alike" },
-        "Much like: ",
+        "Similar users: ",
         found.users.map((row, n) => [n ? ", " : "", userLink(row.user)]),
       ),
     );
 }
 
 function bestCard(found, user, card) {
-  const title = h("h2", { id: "best-title" }, "What they may like");
+  const title = h("h2", { id: "best-title" }, "Recommended items");
   if (!found.items.length)
-    return [title, empty("There is nothing left to recommend.", h("p", {}, "This user took every item."))];
+    return [title, empty("Nothing left to recommend.", h("p", {}, "This user already has every item."))];
   const reasons = card.can.explain ? (item) => get("explain", { user, item, n: 8 }) : null;
   const hint = h(
     "p",
     { className: "hint" },
-    `Items not taken yet, by ${card.scores_are_counts ? "expected count" : "score"}. `,
-    reasons && "Choose one to see why.",
+    `New items by ${card.scores_are_counts ? "expected count" : "score"}. `,
+    reasons && "Select one to see why.",
   );
   return [title, hint, rankedList({ items: found.items, reasons, add: card.can.recommend_for ? putIn : null, card })];
 }
@@ -106,34 +103,30 @@ function tookCard(found, card) {
   const title = h(
     "h2",
     { id: "took-title" },
-    card.can.exposures ? "What they took, and how exposed they were" : "What they took",
+    card.can.exposures ? "History and exposure" : "History",
   );
   if (!found.items.length)
-    return [title, empty("Nothing was taken.", h("p", {}, "All that is known of this user is the prior."))];
+    return [title, empty("No history.", h("p", {}, "Without counts in the training data, recommendations come from the prior alone."))];
   const hint = card.can.exposures
     ? h(
         "p",
         { className: "hint" },
-        "Above the line they took more than their tastes explain: ",
+        "Above the line, counts are higher than the user’s tastes explain: ",
         h("b", { className: "over" }, "over-exposed"),
-        ". Below it, less: ",
+        ". Below it, they are lower: ",
         h("b", { className: "under" }, "under-exposed"),
         ".",
       )
     : found.items[0].expected !== undefined &&
-      h("p", { className: "hint" }, "On the line they took as much as their tastes explain.");
+      h("p", { className: "hint" }, "On the line, counts are as high as the user’s tastes explain.");
   const chart =
     found.items[0].expected !== undefined &&
-    h("div", { className: "chart", role: "img", "aria-label": "Chart; the table below has its numbers" });
+    h("div", { className: "chart", role: "img", "aria-label": "Chart of the history; the table below lists its values" });
   return [title, hint, chart, asTable(found, card, !chart)];
 }
 
 function asTable(found, card, open) {
-  const columns = [
-    ["count", "times"],
-    ["expected", "expected"],
-    ["exposure", "exposure"],
-  ].filter(([name]) => found.items[0][name] !== undefined);
+  const columns = ["count", "expected", "exposure"].filter((name) => found.items[0][name] !== undefined);
   const cell = (row, name) =>
     h("td", {}, name === "exposure" ? `${number(row.exposure)} ± ${number(row.sd)}` : number(row[name]));
   const rows = found.items.slice(0, 200).map((row) =>
@@ -141,20 +134,20 @@ function asTable(found, card, open) {
       "tr",
       {},
       h("th", { scope: "row" }, row.name),
-      columns.map(([name]) => cell(row, name)),
+      columns.map((name) => cell(row, name)),
     ),
   );
   const more =
     found.n_items > rows.length &&
-    h("p", { className: "hint" }, `The ${rows.length} most taken of ${count(found.n_items)}.`);
+    h("p", { className: "hint" }, `The ${rows.length} largest of ${count(found.n_items)} counts.`);
   return h(
     "details",
     { open },
-    h("summary", {}, "As a table"),
+    h("summary", {}, "Table"),
     more,
     h(
       "div",
-      { className: "scroll", tabIndex: 0, role: "region", "aria-label": "What they took" },
+      { className: "scroll", tabIndex: 0, role: "region", "aria-label": "History" },
       h(
         "table",
         { className: "numbers" },
@@ -165,7 +158,7 @@ function asTable(found, card, open) {
             "tr",
             {},
             h("th", { scope: "col" }, "item"),
-            columns.map(([, name]) => h("th", { scope: "col" }, name)),
+            columns.map((name) => h("th", { scope: "col" }, name)),
           ),
         ),
         h("tbody", {}, rows),
@@ -185,7 +178,7 @@ function plot(section, found, card) {
   const [low, high] = [Math.min(...y, 0.5) / 1.2, Math.max(...y, 2) * 1.25];
   const words = rows.map(
     (row) =>
-      `<b>${escaped(row.name)}</b><br>taken ${number(row.count)} times, expected ${number(row.expected)}` +
+      `<b>${escaped(row.name)}</b><br>count ${number(row.count)}, expected ${number(row.expected)}` +
       (row.exposure === undefined ? "" : `<br>exposure ${number(row.exposure)} ± ${number(row.sd)}`),
   );
   draw(place, ({ axis, layout }) => ({
@@ -210,7 +203,7 @@ function plot(section, found, card) {
       xaxis: {
         ...axis,
         type: "log",
-        title: { ...axis.title, text: "times taken" },
+        title: { ...axis.title, text: "count" },
         range: [left, right].map(Math.log10),
         ...logTicks(left, right),
         fixedrange: true,
@@ -247,7 +240,7 @@ function plot(section, found, card) {
   }));
 }
 
-/** Equal counts would lie on one another: move each a little, always the same way. */
+/** Shift points a little sideways, always by the same amount, so that equal counts do not overlap. */
 const spread = (value, n) => value * (1 + 0.09 * (((n * 0.618034) % 1) - 0.5));
 
 const escaped = (text) => text.replace(/[&<>]/g, (letter) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[letter]);
