@@ -7,6 +7,7 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from threading import Timer
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ import nbmf
 from conftest import count_matrices, small_matrix
 from nbmf.backends.cost import COMPILING, Sizes, continued
 from nbmf.data.text import ReadError
-from nbmf.storage import counts as compacting
+from nbmf.storage import counts as counts_file
 from nbmf.storage.container import StorageError, read, write
 
 
@@ -100,7 +101,7 @@ def test_a_fault_is_named_and_nothing_is_left(tmp_path):
 
 def test_the_file_that_is_read_is_not_written_over(plays):
     before = plays.read_bytes()
-    with pytest.raises(StorageError, match="is, or lies in, what is to be read"):
+    with pytest.raises(StorageError, match="is, or lies in, the source to be read"):
         nbmf.store_counts(plays, plays.parent / "." / plays.name)
     assert plays.read_bytes() == before
 
@@ -157,8 +158,8 @@ def test_a_database_without_room_says_where(plays, tmp_path, monkeypatch, kind, 
         tried.append(table.relation)
         raise getattr(duckdb, kind)(reason)
 
-    monkeypatch.setattr("nbmf.storage.counts.number", fail)
-    with pytest.raises(ValueError, match=f"no room for it, in memory or in {tmp_path}/.c.working-.*{reason}"):
+    monkeypatch.setattr("nbmf.storage.counts.number_ids", fail)
+    with pytest.raises(ValueError, match=f"ran out of room in memory or in {tmp_path}/.c.working-.*{reason}"):
         nbmf.store_counts(plays, tmp_path / "c")
     assert len(tried) == 1
 
@@ -193,23 +194,27 @@ nbmf.store_counts(*sys.argv[1:3])
 def test_what_the_killed_left_is_removed_by_the_next_to_write_there(plays, tmp_path):
     """And neither what others left, nor the folder of one who is at work."""
     for name in ("c", "c2"):
-        subprocess.run([sys.executable, "-c", KILLED, plays, tmp_path / name, "kill"], check=False)
+        subprocess.run([sys.executable, "-c", KILLED, plays, tmp_path / name, "kill"], check=False, timeout=120)
     of_others = {file.name for file in tmp_path.iterdir() if file.name.startswith(".c2")}
     assert len(of_others) == 2
     assert len(list(tmp_path.iterdir())) == 5
     command = [sys.executable, "-c", KILLED, plays, tmp_path / "c", "wait"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as at_work:
+        limit = Timer(120, at_work.kill)
+        limit.start()
         assert at_work.stdout.readline() == b"writing\n"
         (its_own,) = (file.name for file in tmp_path.iterdir() if file.name.startswith(".c.working"))
         nbmf.store_counts(plays, tmp_path / "c")
         assert {file.name for file in tmp_path.iterdir()} == {"plays.tsv", "c", its_own} | of_others
         at_work.stdin.close()
+        at_work.wait()
+        limit.cancel()
     nbmf.store_counts(plays, tmp_path / "c2")
     assert {file.name for file in tmp_path.iterdir()} == {"plays.tsv", "c", "c2"}
 
 
 def test_what_is_no_file_of_counts(plays, tmp_path):
-    with pytest.raises(StorageError, match=r"no file of counts.*store_counts"):
+    with pytest.raises(StorageError, match=r"not a file of counts.*store_counts"):
         nbmf.open_counts(plays)
     with pytest.raises(FileNotFoundError, match="no such file"):
         nbmf.open_counts(tmp_path / "c")
@@ -245,7 +250,7 @@ def test_damage_and_forgery_are_found(plays, tmp_path):
         with pytest.raises(StorageError, match="not how nbmf writes"):
             nbmf.open_counts(path)
     nbmf.NBMF(1, max_iter=1).fit(small_matrix()).save(path)
-    with pytest.raises(StorageError, match="a model, no"):
+    with pytest.raises(StorageError, match="is a model, not a counts"):
         nbmf.open_counts(path)
 
 
@@ -284,7 +289,7 @@ def test_the_memory_of_a_fit_is_as_stated(accelerate):
     """
     n_users, n_items, per_user, K = 100_000, 8000, 20, 30
     command = [sys.executable, "-c", FIT, *map(str, (n_users, n_items, per_user, K, int(accelerate)))]
-    done = subprocess.run(command, capture_output=True, check=True)
+    done = subprocess.run(command, capture_output=True, check=True, timeout=300)
     interpreter, arrays = map(int, done.stdout.split())
     nnz = n_users * per_user
     stated = Sizes(n_users, n_items, nnz, K, accelerate=accelerate).memory()
@@ -334,14 +339,14 @@ def test_a_source_that_changes_leaves_the_old_file(tmp_path, monkeypatch):
     source, path = tmp_path / "plays.tsv", tmp_path / "plays.counts"
     source.write_text("ann\tjazz\t3\n")
     nbmf.store_counts(source, path)
-    before, spool = path.read_bytes(), compacting._spool
+    before, spool = path.read_bytes(), counts_file._spool
 
     def while_it_grows(*arguments):
         source.write_text("ann\tjazz\t3\nbob\tjazz\t1\n")
         os.utime(source, ns=(1, 1))
         return spool(*arguments)
 
-    monkeypatch.setattr(compacting, "_spool", while_it_grows)
+    monkeypatch.setattr(counts_file, "_spool", while_it_grows)
     with pytest.raises(ReadError, match="changed while it was being read"):
         nbmf.store_counts(source, path)
     assert path.read_bytes() == before
@@ -351,7 +356,7 @@ def test_ids_that_need_more_than_the_limit_are_told_beforehand(tmp_path, monkeyp
     """Their texts are held in memory; nothing is read a second time, and nothing is written."""
     source, path = tmp_path / "plays.tsv", tmp_path / "plays.counts"
     source.write_text("".join(f"user{n}\tjazz\t3\n" for n in range(10)))
-    monkeypatch.setattr(compacting, "BYTES_PER_TEXT", 100_000_000)
+    monkeypatch.setattr(counts_file, "BYTES_PER_TEXT", 100_000_000)
     with pytest.raises(StorageError, match=r"ids of 10 users and 1 items alone need about 4\.7 GB, and memory_limit"):
         nbmf.store_counts(source, path, memory_limit="800MB")
     assert os.listdir(tmp_path) == ["plays.tsv"]

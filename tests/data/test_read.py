@@ -32,6 +32,7 @@ from nbmf.data.read import ReadError, read_interactions
 from nbmf.data.sql import connect
 
 LARGEST = 2**63 - 1
+LIMIT = 120  # seconds for another process
 PLAYS = b"ann\tjazz\t3\nbob\tjazz\t1\nann\tfolk\t12\n"
 ANN_AND_BOB = Interactions.from_arrays(["ann", "bob", "ann"], ["jazz", "jazz", "folk"], [3, 1, 12])
 FILLER = b"".join(b"user%040d,item%040d,%d\n" % (k % 977, k % 1013, k % 7) for k in range(11_500))  # over 1 MB
@@ -97,7 +98,7 @@ PACKINGS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-# ---- layouts
+# ---- text formats
 
 
 @pytest.mark.parametrize("hurry", [True, False], ids=["fast", "careful"])
@@ -125,7 +126,7 @@ PACKINGS: dict[str, Callable[[bytes], bytes]] = {
         b'"user","item","count"\nann,jazz,3\nbob,jazz,1\nann,folk,12\n',
     ],
 )
-def test_layout_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, hurry: bool) -> None:
+def test_format_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, hurry: bool) -> None:
     if content.count(b"\n") < 1000:  # a thousand blank lines are beyond the fast way
         (refuse_care if hurry else refuse_haste)(monkeypatch)
     assert_same(read_interactions(written(tmp_path, content)), ANN_AND_BOB)
@@ -310,7 +311,7 @@ def test_fault_in_a_line_is_named(tmp_path: Path, line: bytes, problem: str, pac
     ("line", "problem"),
     [
         (b"caf\xe9,x,3", r"byte {} \(0xe9\) is not UTF-8 text; convert it"),
-        (b"caf\0,x,3", "NUL at byte {}, so not text; convert it"),
+        (b"caf\0,x,3", "NUL at byte {}, so this is not text; convert it"),
         (b"caf\xed\xa0\x80,x,3", r"byte {} \(0xed\) is not UTF-8"),
         (b"a,x\r,3", "has a carriage return inside"),
         (b"a,x,3," + b"y" * 2_500_000, "is longer than 131072 bytes"),
@@ -414,13 +415,13 @@ def test_unknown_column_is_named(tmp_path: Path, columns: dict[str, str], proble
 
 def test_file_that_changes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, PLAYS)
-    gather = reading.gather
+    build = reading.build_interactions
 
     def change(*arguments: Any) -> Interactions:
         os.utime(path, ns=(1, 1))
-        return gather(*arguments)
+        return build(*arguments)
 
-    monkeypatch.setattr(reading, "gather", change)
+    monkeypatch.setattr(reading, "build_interactions", change)
     with pytest.raises(ReadError, match="changed while it was being read"):
         read_interactions(path)
 
@@ -519,7 +520,9 @@ for name in ("nothing", "endless"):
 print(read_interactions({str(tmp_path)!r} + "/rows.csv.gz").matrix.sum())
 print(memory())
 """
-    printed = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=LIMIT
+    ).stdout
     before, nothing, endless, total, after = printed.splitlines()
     assert "line 1: is longer than" in nothing
     assert "line 1: is longer than" in endless
@@ -727,7 +730,9 @@ sys.modules["pyarrow"] = None
 import polars
 print(nbmf.data.read.read_interactions(polars.DataFrame({"user": ["a"], "item": [1], "n": [2.0]})))
 """
-    printed = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=LIMIT
+    ).stdout
     assert printed.splitlines() == [
         "False",
         "[(False,)]",
@@ -818,8 +823,12 @@ def test_rows_with_times_count_one_each(tmp_path: Path) -> None:
         (["31/01/2017", "1/2/2017", "2/2/2017"], 0, "time '31/01/2017' is neither"),
         (["nan", "2", "3"], 0, "time 'nan' is neither"),
         (["1", "1e999", "3"], 1, "time '1e999' is neither"),
-        (["1", "2017-01-01", "3"], 1, "time '2017-01-01' is no number, while the first row has one; times are all"),
-        (["2017-01-01", "2017-01-02", "3"], 2, "time '3' is no date, while the first row has one"),
+        (
+            ["1", "2017-01-01", "3"],
+            1,
+            "time '2017-01-01' is not a number, but the time of the first row is; times are all",
+        ),
+        (["2017-01-01", "2017-01-02", "3"], 2, "time '3' is not a date, but the time of the first row is"),
     ],
 )
 def test_fault_in_a_time_is_named(tmp_path: Path, times: list[str], row: int, problem: str) -> None:
@@ -894,7 +903,7 @@ def test_ctrl_c_in_the_database_is_no_fault_of_the_file(tmp_path, monkeypatch, t
 
     path = tmp_path / "plays.tsv"
     path.write_text("ann\tjazz\t3\n")
-    monkeypatch.setattr(reading, "gather", interrupted)
+    monkeypatch.setattr(reading, "build_interactions", interrupted)
     monkeypatch.setattr(reading._TextFile, "read_carefully", lambda *arguments: pytest.fail("read again"))
     with pytest.raises(KeyboardInterrupt):
         read_interactions(path)

@@ -133,12 +133,12 @@ def test_a_damaged_part_is_named(tmp_path):
 
 def test_a_part_that_changes_while_it_is_read(tmp_path, monkeypatch):
     """Written over in place, which does not show in the time of the folder."""
-    folder, gather = written(tmp_path, PLAYS, PLAYS), reading.gather
+    folder, build = written(tmp_path, PLAYS, PLAYS), reading.build_interactions
 
     def meanwhile(*arguments):
         os.utime(folder / "1.parquet", ns=(1, 1))
-        return gather(*arguments)
+        return build(*arguments)
 
-    monkeypatch.setattr(reading, "gather", meanwhile)
+    monkeypatch.setattr(reading, "build_interactions", meanwhile)
     with pytest.raises(ReadError, match="changed while it was being read"):
         nbmf.read_interactions(folder)

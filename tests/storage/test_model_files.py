@@ -303,6 +303,7 @@ def test_no_room_leaves_the_old_file(tmp_path, small):
         check=True,
         capture_output=True,
         text=True,
+        timeout=120,
     ).stdout
     assert "model.nbmf: cannot be written (File too large); what was there is unchanged" in said
     assert path.read_bytes() == small
