@@ -1,4 +1,4 @@
-"""Alignment: every count is in the cell of its own user and item, or the id that has no cell is named."""
+"""Alignment: every count lands in the cell of its own user and item, or the error names the unknown id."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ def test_new_ids_are_appended_in_their_order(rows, users, items):
 
 @given(ROWS, USERS, ITEMS)
 def test_an_unknown_id_with_counts_is_named(rows, users, items):
-    """One without counts, which a split leaves behind, is not."""
+    """Unknown ids without counts, which splits leave behind, are ignored."""
     data = Interactions.from_arrays(*zip(*rows, strict=True))
     lost = [pair for pair in counts(rows) if pair[0] not in users or pair[1] not in items]
     if lost:
@@ -69,7 +69,7 @@ def test_a_side_without_a_lookup_stays(rows, items):
 
 def test_the_nearest_id_is_suggested():
     data = Interactions.from_arrays(["ann"], ["jaz"])
-    with pytest.raises(KeyError, match="item 'jaz' was not in the data of the fit, which had 2 items; did you mean 'ja"):
+    with pytest.raises(KeyError, match="item 'jaz' was not in the data of the fit, which had 2 items; did you mean 'j"):
         align(data, items=Lookup(np.array(["jazz", "folk"]), "item"))
     with pytest.raises(KeyError, match="ids are numbers here, not text"):
         align(data, items=Lookup(np.array([1, 2]), "item"))

@@ -1,4 +1,4 @@
-"""Splits: nothing is lost, nothing is on both sides, and the later part is later."""
+"""Splits: no count is lost or in both parts, and splits by time put later events into the test part."""
 
 import datetime
 
@@ -39,7 +39,7 @@ def pairs_of(data: Interactions) -> set[tuple]:
 
 
 def assert_is_made_of(data: Interactions, rows: list[tuple]) -> None:
-    """Matrix and events are those of the rows."""
+    """Check that matrix and events hold exactly these rows."""
     expected = np.zeros(data.matrix.shape, int)
     for user, item, count, _ in rows:
         expected[list(data.users).index(user), list(data.items).index(item)] += count

@@ -1,4 +1,4 @@
-"""Damaged and forged model files: all found out, by a sentence, and none of them runs anything."""
+"""Damaged and forged files: each is refused with a sentence, and none of them runs code."""
 
 import ast
 import json
@@ -45,7 +45,7 @@ def test_flipped_bits_are_found(small, tmp_path):
 
 
 def test_swapped_arrays_are_found(small, tmp_path):
-    """Each array is sound, but stands where another belongs."""
+    """The arrays are intact, but in each other's place."""
     length = 8 + int.from_bytes(small[:8], "little")
     entries = json.loads(small[8:length])
     one, other = (
@@ -203,7 +203,7 @@ def test_loading_runs_no_code(tmp_path, monkeypatch):
             nbmf.load("model.nbmf")
     assert not Path("exploded").exists()
     pickle.loads(bomb)
-    assert Path("exploded").exists()  # so it would have been seen
+    assert Path("exploded").exists()  # so the test would have noticed
 
 
 @pytest.mark.parametrize("module", [container, codec, files, checkpoints])
@@ -222,7 +222,7 @@ def test_nothing_that_runs_code_is_named(module):
 @pytest.mark.parametrize("whole", [np.int32, np.int64])
 @pytest.mark.parametrize("kind", ["model", "counts"])
 def test_rows_whose_differences_overflow_are_found(tmp_path, kind, whole):
-    """Every difference of neighbours is above 0 as a number of so many bits, and loops would read outside."""
+    """All differences are positive after they overflow, and compiled loops would read outside the arrays."""
     plays, path = tmp_path / "plays.tsv", tmp_path / "file"
     plays.write_text("".join(f"u{n // 3}\ti{n:02}\t2\n" for n in range(12)))
     nbmf.store_counts(plays, path)

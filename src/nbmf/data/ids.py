@@ -120,13 +120,13 @@ def align(
     users, items : Lookup, optional
         Ids of the rows and of the columns of the result. None keeps those of the data.
     unknown : {"error", "ignore", "append"}
-        What to do with ids that the lookup does not have: raise KeyError if one of them has counts, leave their counts
-        out, or give them rows and columns after all others, in the order of the data.
+        What to do with ids that the lookup does not have: raise KeyError if they have counts, leave them out, or give
+        them rows and columns after all others, in the order of the data.
 
     Returns
     -------
     scipy.sparse.csr_array
-        The counts in canonical format, with one row per user of `users` and one column per item of `items`.
+        The counts in canonical format.
 
     Examples
     --------
@@ -167,19 +167,7 @@ def _moved(
 
 
 def check_same(what: str, ours: Ids, theirs: ArrayLike, names: tuple[str, str], remedy: str) -> None:
-    """Raise ValueError unless two arrays hold the same ids in the same order.
-
-    Parameters
-    ----------
-    what : str
-        What the ids identify, "user" or "item".
-    ours, theirs : ndarray
-        The ids to compare.
-    names : tuple of str
-        What has the first ids and what has the second, for the error.
-    remedy : str
-        What to do about it.
-    """
+    """Raise ValueError unless the ids ("user"s or "item"s) of two things with these names agree, order included."""
     theirs = np.asarray(theirs)
     if len(ours) != len(theirs):
         raise ValueError(f"{names[0]} has {len(ours)} {what}s and {names[1]} has {len(theirs)}; {remedy}")

@@ -81,16 +81,13 @@ class Interactions:
             )
         check_counts(values)
         values = widened(values)
-        events = None
-        if times is not None:
-            when = as_times(times)
-            if len(when) != len(rows):
-                raise ValueError(f"{len(when)} times for {len(rows)} interactions; every interaction needs one")
-            events = Events.of(rows, columns, values, when)
-        shape = len(user_ids), len(item_ids)
-        n_pairs = sp.csr_array((np.ones(len(rows), bool), (rows, columns)), shape=shape).nnz
-        matrix = canonical(sp.coo_array((values, (rows, columns)), shape=shape))
-        return cls(user_ids, item_ids, matrix, n_repeated=len(rows) - n_pairs, events=events)
+        when = None if times is None else as_times(times)
+        if when is not None and len(when) != len(rows):
+            raise ValueError(f"{len(when)} times for {len(rows)} interactions; every interaction needs one")
+        events = None if when is None else Events.of(rows, columns, values, when)
+        summed = _summed(sp.coo_array((values, (rows, columns)), shape=(len(user_ids), len(item_ids))))
+        n_repeated = len(rows) - summed.nnz
+        return cls(user_ids, item_ids, canonical(summed), n_repeated=n_repeated, events=events)
 
     @classmethod
     def from_matrix(cls, matrix: Any, users: ArrayLike | None = None, items: ArrayLike | None = None) -> Interactions:
@@ -334,12 +331,17 @@ def widened(values: Any) -> Any:
 
 def canonical(matrix: Any) -> sp.csr_array:
     """Return a csr_array with sorted rows, repeated entries added up and no stored zeros; reuses the arrays given."""
-    if matrix.dtype.kind == "i" and not matrix.has_canonical_format:
-        summed = sp.csr_array(matrix.astype(np.float64))
-        summed.sum_duplicates()
-        if summed.nnz < matrix.nnz and summed.data.max(initial=0.0) >= 2.0**63:
+    csr = _summed(matrix)
+    csr.eliminate_zeros()
+    return csr
+
+
+def _summed(matrix: Any) -> sp.csr_array:
+    if matrix.dtype.kind == "i" and matrix.data.sum(dtype=np.float64) >= 2.0**62:  # or no sum can overflow
+        doubled = sp.csr_array(matrix.astype(np.float64))
+        doubled.sum_duplicates()
+        if doubled.nnz < matrix.nnz and doubled.data.max(initial=0.0) >= 2.0**63:
             raise ValueError("the counts of a repeated pair add up to more than 2**63 - 1; give them as floats")
     csr = sp.csr_array(matrix)
     csr.sum_duplicates()
-    csr.eliminate_zeros()
     return csr

@@ -105,7 +105,11 @@ def simulate(
     >>> bool(abs(data.matrix.sum() / intensity.sum() - 1) < 0.05)
     True
     """
-    _check(n_components, concentration, user_shape, item_shape)
+    if concentration != math.inf:
+        NegativeBinomial(concentration)  # checks it
+    for name, value in (("n_components", n_components), ("user_shape", user_shape), ("item_shape", item_shape)):
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} is {value}; it must be positive")
     rng = np.random.RandomState(seed)
     if like is None:
         sizes = (1000 if n_users is None else n_users, 500 if n_items is None else n_items)
@@ -118,22 +122,9 @@ def simulate(
         W, H = _factors_like(like, n_components, concentration, user_shape, item_shape, rng)
     else:
         raise ValueError("like= brings its own sizes and mean; leave out n_users, n_items and mean_count")
-    return Simulation(
-        np.arange(len(W)),
-        np.arange(len(H)),
-        draw_counts(W, H, concentration, rng),
-        user_factors=W,
-        item_factors=H,
-        concentration=concentration,
-    )
-
-
-def _check(n_components: int, concentration: float, user_shape: float, item_shape: float) -> None:
-    if concentration != math.inf:
-        NegativeBinomial(concentration)
-    for name, value in (("n_components", n_components), ("user_shape", user_shape), ("item_shape", item_shape)):
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} is {value}; it must be positive")
+    counts = draw_counts(W, H, concentration, rng)
+    truth: dict[str, Any] = {"user_factors": W, "item_factors": H, "concentration": concentration}
+    return Simulation(np.arange(len(W)), np.arange(len(H)), counts, **truth)
 
 
 def draw_counts(W: Array, H: Array, concentration: float, rng: np.random.RandomState) -> sp.csr_array:
@@ -142,7 +133,7 @@ def draw_counts(W: Array, H: Array, concentration: float, rng: np.random.RandomS
     if not expected[-1] < MOST_POINTS:
         raise ValueError(
             f"the intensities add up to {expected[-1]:.2g}, which is about how many points would be drawn; at most "
-            f"{MOST_POINTS:,} are drawn: ask for fewer users or items, or a lower mean"
+            f"{MOST_POINTS:,} are drawn: ask for fewer users or items, a lower mean, or a larger concentration"
         )
     cumulative = np.ascontiguousarray(np.cumsum(H, axis=0).T)
     ends = np.searchsorted(expected, np.arange(BLOCK_POINTS, expected[-1] + BLOCK_POINTS, BLOCK_POINTS)) + 1
