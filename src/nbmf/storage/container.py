@@ -91,17 +91,7 @@ class Stream(NamedTuple):
 
 
 def write(path: Path, document: Mapping[str, Any], arrays: Mapping[str, Array | Stream]) -> None:
-    """Write a file, or leave the old one as it was if anything goes wrong.
-
-    Parameters
-    ----------
-    path : str or path
-        File to write; links are followed.
-    document : mapping
-        Anything that JSON can hold, with finite floats.
-    arrays : mapping of str to ndarray or Stream
-        Arrays by name, of the types in TYPES.
-    """
+    """Write a document of finite JSON, and arrays of the types in TYPES; if that fails, the old file is unchanged."""
     name = check_place(path)
     streams = {key: _as_stream(key, arrays[key]) for key in sorted(arrays, key=lambda key: -arrays[key].dtype.itemsize)}
     checksums = dict.fromkeys(streams, NOTHING.decode())
@@ -130,16 +120,9 @@ def _as_stream(name: str, array: Array | Stream) -> Stream:
 
 
 def read(path: Path, *, mapped: bool = False, checked: bool = True) -> Contents:
-    """Read a file; a checksum covers every byte of it.
+    """Read a file, every byte of which is covered by a checksum.
 
-    Parameters
-    ----------
-    path : str or path
-        The file.
-    mapped : bool
-        Map the arrays, read-only, instead of loading them.
-    checked : bool
-        False skips the checksums of the arrays, for a file that was checked before.
+    `mapped` maps the arrays, read-only, instead of loading them; `checked=False` trusts those that were checked before.
     """
     name = os.fspath(path)
     if not os.path.exists(name):
@@ -201,24 +184,25 @@ def check_place(path: Path) -> str:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what killed writers of this file left beside it; nobody else may be writing it."""
-    name = os.path.realpath(path)
-    folder, start = os.path.dirname(name), _temporary(name, "")
+    """Remove the files that killed writers of this one left beside it; nobody else may be writing it."""
     with suppress(OSError):
-        for other in os.listdir(folder):
-            if os.path.join(folder, other).startswith(start) and len(other) == len(os.path.basename(start)) + 16:
-                os.unlink(os.path.join(folder, other))
+        for other in leftovers(os.path.realpath(path), "unfinished", 16):
+            os.unlink(other)
 
 
-def _temporary(name: str, suffix: str) -> str:
+def leftovers(name: str, kind: str, n_letters: int) -> list[str]:
+    """Return the files or folders beside `name` that are named after it, with a kind and random letters at the end."""
     folder, base = os.path.split(name)
-    return os.path.join(folder, f".{base}.unfinished-{suffix}")
+    start = f".{base}.{kind}-"
+    names = (other for other in os.listdir(folder) if other.startswith(start) and len(other) == len(start) + n_letters)
+    return [os.path.join(folder, other) for other in names]
 
 
 @contextmanager
 def replacing(name: str) -> Iterator[str]:
     """Yield the name of a new file beside `name`, which replaces it once it is safely on disk, or is removed."""
-    temporary = _temporary(name, secrets.token_hex(8))
+    folder, base = os.path.split(name)
+    temporary = os.path.join(folder, f".{base}.unfinished-{secrets.token_hex(8)}")
     with writing(name):
         try:
             yield temporary
@@ -232,7 +216,7 @@ def replacing(name: str) -> Iterator[str]:
                 os.unlink(temporary)
             raise
     try:
-        _sync_folder(os.path.dirname(name))
+        _sync_folder(folder)
     except OSError as error:
         raise StorageError(f"{name}: is written, but a power cut may undo it ({error.strerror or error})") from error
 

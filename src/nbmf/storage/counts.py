@@ -128,12 +128,11 @@ def _working_folder(name: str) -> Iterator[str]:
     """Make a locked folder for temporary files beside the file to be written, and remove those of killed writers."""
     place, base = os.path.split(name)
     prefix = f".{base}.working-"
-    for other in os.listdir(place):
-        if other.startswith(prefix) and len(other) == len(prefix) + RANDOM_LETTERS:
-            with suppress(OSError), _locked(os.path.join(place, other)) as is_abandoned:
-                if is_abandoned:
-                    shutil.rmtree(os.path.join(place, other))
-                    container.remove_leftovers(name)
+    for other in container.leftovers(name, "working", RANDOM_LETTERS):
+        with suppress(OSError), _locked(other) as is_abandoned:
+            if is_abandoned:
+                shutil.rmtree(other)
+                container.remove_leftovers(name)
     try:
         with tempfile.TemporaryDirectory(prefix=prefix, dir=place) as folder, _locked(folder):
             yield folder
@@ -211,26 +210,14 @@ def as_bytes(name: str, size: int | str) -> int:
 
 @dataclass(frozen=True)
 class Spool:
-    """Counts in temporary files, one with the items and one with the counts, user after user.
-
-    Attributes
-    ----------
-    lengths, users_of_items : ndarray
-        Number of items per user, and of users per item.
-    bounds : list of int
-        Limits of the ranges of users that were added up together.
-    largest : int
-        The largest count.
-    n_pairs : int
-        Number of pairs of a user and an item, including those with a count of 0.
-    """
+    """Counts in temporary files, one with the items and one with the counts, user after user."""
 
     folder: str
-    lengths: NDArray[np.int64]
-    users_of_items: NDArray[np.int64]
-    bounds: list[int]
-    largest: int
-    n_pairs: int
+    lengths: NDArray[np.int64]  # number of items per user
+    users_of_items: NDArray[np.int64]  # number of users per item
+    bounds: list[int]  # limits of the ranges of users that were added up together
+    largest: int  # of all counts
+    n_pairs: int  # pairs of a user and an item, including those with a count of 0
 
     def ranges(self, name: str, dtype: Any) -> Iterator[tuple[slice, NDArray[Any]]]:
         """Read one of the files, one range of users at a time."""
