@@ -1,12 +1,12 @@
-"""More data than memory: a simulated play-count file of 48 million rows → a compact file → a fit, each within limits.
+"""Data larger than memory: read a simulated file of 48 million play counts, filter it and fit a model, within limits.
 
     python benchmarks/larger_than_memory.py [--rows N] [--memory 2GB] [--folder FOLDER]
 
-The file has the sizes of the full Taste Profile: 1,019,318 users of 40 letters, 384,546 items of 18, users one after
-another, popularity ~ rank^-0.8. It is read as it is and filtered as the paper does, then a fit is planned and run from
-the compact file. Each step is a process of its own, whose peak memory Linux tells (VmHWM, RssAnon, RssFile): arrays are
-its own, pages of the mapped file are lent and taken back when others need room. Files that are in FOLDER already are
-used again and stay; without --folder everything is made in a temporary folder and removed.
+The file has the sizes of the full Taste Profile: 1,019,318 users with ids of 40 letters, 384,546 items with ids of 18,
+sorted by user, popularity ~ rank^-0.8. It is stored as it is and with the paper's filters; then a fit is planned and
+run from the stored file. Each step is a process of its own, whose peak memory Linux reports (VmHWM, RssAnon, RssFile).
+Its arrays are its own; pages of the mapped file can be reclaimed when other processes need memory. Files that are
+already in FOLDER are used again and kept; without --folder everything goes into a temporary folder that is removed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def write_plays(path: Path, n_rows: int, seed: int = 0) -> None:
 
     rng = np.random.default_rng(seed)
     activity = np.exp(1.1 * rng.standard_normal(N_USERS))
-    degrees = rng.multinomial(n_rows - N_USERS, activity / activity.sum()) + 1  # everybody took something
+    degrees = rng.multinomial(n_rows - N_USERS, activity / activity.sum()) + 1  # every user has at least one
     upto = np.cumsum(rng.permutation(np.arange(1.0, N_ITEMS + 1) ** -0.8))
     words = rng.integers(0, 2**62, (N_USERS, 3))
     user_ids = pa.array([f"{a:016x}{b:016x}{c:016x}"[:40] for a, b, c in words.tolist()])
@@ -87,13 +87,13 @@ def write_plays(path: Path, n_rows: int, seed: int = 0) -> None:
 
 
 def measured(work: str, *arguments: object) -> dict[str, float]:
-    """Do some work in a process of its own, and return what it found and what it took."""
+    """Run some work in a process of its own, and return its results with its time and memory."""
     found: dict[str, float] = json.loads(in_a_process(work + MEASURED, *arguments))
     return found
 
 
 def planned(path: Path, components: int) -> dict[str, float]:
-    """Return what `nbmf plan` says of the tied fit."""
+    """Return what `nbmf plan` predicts for the tied fit."""
     command = [
         sys.executable,
         "-c",
@@ -116,13 +116,13 @@ def show(step: str, stated: str, found: dict[str, float], more: str) -> None:
 
 
 def measure(folder: Path, steps: list[str], rows: int, limit: str, components: int, sweeps: int) -> None:
-    """Write the file unless it is there; read it, filter it, plan a fit and run it."""
+    """Write the file unless it exists; store it, filter it, plan a fit and run it."""
     plays, compact = folder / f"plays-{rows}.tsv", folder / f"plays-{rows}.counts"
     if not plays.exists():
         begun = time.perf_counter()
         write_plays(plays, rows)
         print(f"{plays.name}: {plays.stat().st_size / 1e9:.2f} GB, written in {time.perf_counter() - begun:.0f} s\n")
-    print("| step | limit or stated | peak, GB | own arrays | pages of files | seconds | |\n" + 7 * "|---" + "|")
+    print("| step | limit or predicted | peak, GB | own arrays | pages of files | seconds | |\n" + 7 * "|---" + "|")
     for step, path, least in (("read", compact, (0, 0)), ("filter", folder / "filtered.counts", (50, 20))):
         if step in steps:
             found = measured(STORE, plays, path, limit, *least)
@@ -132,19 +132,23 @@ def measure(folder: Path, steps: list[str], rows: int, limit: str, components: i
         plan = planned(compact, components)
         found = measured(FIT, compact, components, sweeps)
         show(f"fit, K = {components}, {sweeps} sweeps", f"{plan['memory'] / 1e9:.2f} GB", found,
-             f"a sweep {found['sweep']:.2f} s, stated {plan['seconds a sweep']:.2f}")  # fmt: skip
+             f"{found['sweep']:.2f} s per sweep, {plan['seconds a sweep']:.2f} predicted")  # fmt: skip
 
 
 def main() -> None:
-    """Measure in the folder that was named, or in one that is removed."""
+    """Measure in the given folder, or in a temporary one."""
     options = argparse.ArgumentParser()
     options.add_argument("--rows", type=int, default=48_373_586)
-    options.add_argument("--memory", default="2GB", help="limit of reading")
-    options.add_argument("--folder", type=Path, help="where there is room: 5 GB for the default")
+    options.add_argument("--memory", default="2GB", help="memory limit for reading")
+    options.add_argument("--folder", type=Path, help="folder with enough space, 5 GB by default")
     options.add_argument("--components", type=int, default=50)
     options.add_argument("--sweeps", type=int, default=4)
     options.add_argument(
-        "--steps", nargs="+", choices=STEPS, default=STEPS, help="some only; a fit needs what was read"
+        "--steps",
+        nargs="+",
+        choices=STEPS,
+        default=STEPS,
+        help="steps to run; fit needs what read stored",
     )
     chosen = options.parse_args()
     arguments = (chosen.steps, chosen.rows, chosen.memory, chosen.components, chosen.sweeps)

@@ -1,4 +1,4 @@
-"""A model file by the letter of docs/format.md, version 1, with no help from the package."""
+"""A model file of version 1, written from docs/format.md without help from the package."""
 
 import json
 import struct
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def seal(header: bytes, data: bytes = b"") -> bytes:
-    """A file by the letter of docs/format.md, checksum and all, with no help from the package."""
+    """Return a file with the checksum of its header, as docs/format.md specifies."""
     header = struct.pack("<Q", len(header)) + header
     place = header.index(b"0" * 64)
     return header[:place] + sha256(header).hexdigest().encode() + header[place + 64 :] + data
@@ -18,7 +18,7 @@ START = '{"__metadata__":{"sha256":"' + 64 * "0" + '","nbmf":'
 
 
 def version_1_file() -> bytes:
-    """A file as version 1 has them, by the letter of docs/format.md: two users, three items, one component."""
+    """Return a model of two users, three items and one component."""
     data = np.array([3, 1, 2])
     arrays = {
         "objective": np.array([-9.5, -9.25]),

@@ -227,7 +227,7 @@ def test_popularity_counts_users():
             "'soon' is neither a number of sweeps",
         ),
         (["fit", "{plays}", "-o", "m", "-k", "0"], "0 is not in the range x>=1"),
-        (["recommend", "{plays}", "--user", "a"], "plays.csv: is no file of nbmf"),
+        (["recommend", "{plays}", "--user", "a"], "plays.csv: is not a file of nbmf"),
         (["recommend", "{model}", "--user", "nobody"], "user 'nobody' was not in the data of the fit"),
         (["recommend", "{model}"], "say for whom"),
         (["recommend", "{model}", "--all"], "--all is too much for a table"),

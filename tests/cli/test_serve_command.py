@@ -46,7 +46,7 @@ def test_off_this_machine_only_with_a_token_and_a_name(tmp_path):
 def test_what_cannot_be_served_is_told_and_not_begun(tmp_path, monkeypatch):
     assert "there is no such file" in typed("serve", tmp_path / "none.nbmf", "--port", 0, code=2)
     (tmp_path / "notes.txt").write_text("no model")
-    assert "is no file of nbmf" in typed("serve", tmp_path / "notes.txt", "--port", 0, code=2)
+    assert "is not a file of nbmf" in typed("serve", tmp_path / "notes.txt", "--port", 0, code=2)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         told = typed("serve", tmp_path / "model.nbmf", "--port", port, code=2)

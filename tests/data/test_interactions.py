@@ -1,4 +1,4 @@
-"""Ids and counts: what goes in comes out, and nothing else."""
+"""Interactions hold the ids and counts they were given, and nothing else."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def test_matrix_keeps_ids_shape_and_real_values():
     assert (data.n_users, data.n_items, data.nnz) == (3, 2, 2)
     assert list(data.items) == [0, 1]
     np.testing.assert_array_equal(data.matrix.toarray(), matrix.toarray())
-    assert matrix.nnz == 3  # what was given is not touched
+    assert matrix.nnz == 3  # the argument is unchanged
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Splits: nothing is lost, nothing is on both sides, and the later part is later."""
+"""Splits: no count is lost or in both parts, and splits by time put later events into the test part."""
 
 import datetime
 
@@ -39,7 +39,7 @@ def pairs_of(data: Interactions) -> set[tuple]:
 
 
 def assert_is_made_of(data: Interactions, rows: list[tuple]) -> None:
-    """Matrix and events are those of the rows."""
+    """Check that matrix and events hold exactly these rows."""
     expected = np.zeros(data.matrix.shape, int)
     for user, item, count, _ in rows:
         expected[list(data.users).index(user), list(data.items).index(item)] += count
@@ -93,11 +93,14 @@ def test_events_of_another_matrix_are_refused():
     [
         ([1, 2], "2 times for 3 interactions"),
         ([[1], [2], [3]], "must be a list"),
-        ([1.0, np.nan, 2.0], "times: nan at position 1 is no time"),
-        (np.array(["2017", "NaT", "2018"], "M8[D]"), "times: NaT at position 1 is no time"),
-        (["2017-01-01", "2017-02-30", "2017-01-01"], "'2017-02-30' at position 1 is no time; write it as 2017-01-31"),
-        (["2017-01-01", "1", "2"], "'1' at position 1 is no time"),
-        ([datetime.date(2017, 1, 1), None, 3], "None at position 1 is no time"),
+        ([1.0, np.nan, 2.0], "times: nan at position 1 is not a time"),
+        (np.array(["2017", "NaT", "2018"], "M8[D]"), "times: NaT at position 1 is not a time"),
+        (
+            ["2017-01-01", "2017-02-30", "2017-01-01"],
+            "'2017-02-30' at position 1 is not a time; write it as 2017-01-31",
+        ),
+        (["2017-01-01", "1", "2"], "'1' at position 1 is not a time"),
+        ([datetime.date(2017, 1, 1), None, 3], "None at position 1 is not a time"),
         ([True, False, True], "times have type bool"),
     ],
 )
@@ -232,7 +235,7 @@ UNDATED = Interactions.from_arrays([1, 1], ["a", "b"])
         (DATED.split_by_date, "either a date or test_fraction"),
         (lambda: DATED.split_by_date("2017-06-01", test_fraction=0.2), "either a date or test_fraction"),
         (lambda: DATED.split_by_date(1496275200), "does not fit the times: there are 2 events from 2017-01-01 to 2018"),
-        (lambda: DATED.split_by_date("soon"), "date: 'soon'.* is no time; write it as"),
+        (lambda: DATED.split_by_date("soon"), "date: 'soon'.* is not a time; write it as"),
         (lambda: DATED.split_by_date("2019-01-01"), "the test part would be empty: the split is at 2019-01-01, and"),
         (lambda: DATED.split_by_date("2017-01-01"), "the train part would be empty"),
         (lambda: DATED.split_by_date(test_fraction=2), "test_fraction is 2; it must lie between 0 and 1"),

@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from nbmf.data.ids import check_same
 from nbmf.data.interactions import Ids, Interactions, canonical
 
 BLOCK_USERS = 16_896
@@ -102,8 +103,8 @@ def take_unknown(unknown: Any, users: Ids, items: Ids) -> sp.csr_array | None:
     matrix = unknown.matrix if named else sp.csr_array(unknown)
     if matrix.shape != (len(users), len(items)):
         raise ValueError(f"unknown has shape {matrix.shape}; the counts have {(len(users), len(items))}")
-    if named and not (np.array_equal(unknown.users, users) and np.array_equal(unknown.items, items)):
-        raise ValueError("unknown has other users or items than the counts, or in another order")
+    for what, ours, theirs in (("user", users, unknown.users), ("item", items, unknown.items)) if named else ():
+        check_same(what, ours, theirs, ("the counts", "unknown"), "take both from the same Interactions")
     stored = matrix.copy()
     stored.eliminate_zeros()
     return stored

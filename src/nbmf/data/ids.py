@@ -1,4 +1,4 @@
-"""Where an id stands among others: found by bisection in an order made once."""
+"""Ids: where they stand among others, and how to move counts into the rows and columns of other ids."""
 
 from __future__ import annotations
 
@@ -9,19 +9,25 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from nbmf.data.interactions import Ids
+from nbmf.data.interactions import Ids, Interactions, canonical
 
 NUMBERS = "biuf"
-MOST_COMPARED = 20_000  # ids looked at for one like a wrong one
+MOST_COMPARED = 20_000  # known ids that are compared with a wrong one to suggest the nearest
 
 
 @dataclass(frozen=True, eq=False)
 class Lookup:
-    """Ids of one kind, as they were given: all strings or all numbers, each once.
+    """Finds ids by bisection, in an order that is made once.
 
-    what : what they are the ids of, for errors: "user" or "item"
+    Attributes
+    ----------
+    ids : ndarray
+        Unique ids, all strings or all numbers.
+    what : str
+        What they identify, "user" or "item", for errors.
 
     Examples
     --------
@@ -34,41 +40,41 @@ class Lookup:
 
     @cached_property
     def _sorted(self) -> tuple[Ids, NDArray[np.intp] | None]:
-        """The ids in ascending order and what brings them there; None if they are so already, as data read is."""
+        """The ids in ascending order, and the positions that they had; None if they were in order."""
         if np.all(self.ids[1:] > self.ids[:-1]):
             return self.ids, None
         order = np.argsort(self.ids, kind="stable")
         return self.ids[order], order
 
     def find(self, wanted: Ids) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """Return the positions of some ids, and which of them are there at all."""
+        """Return the position of each id, and whether it is known; positions of unknown ids mean nothing."""
         nowhere = np.zeros(len(wanted), np.intp), np.zeros(len(wanted), bool)
         if not len(self.ids) or (wanted.dtype.kind in NUMBERS) != (self.ids.dtype.kind in NUMBERS):
             return nowhere
         ascending, order = self._sorted
-        # strings of another width would widen all ids; cut short, they are compared again below
+        # strings of another width would widen all ids; those cut short here fail the comparison below
         alike = wanted.astype(self.ids.dtype) if wanted.dtype.kind == self.ids.dtype.kind == "U" else wanted
         try:
             places = np.minimum(np.searchsorted(ascending, alike), len(ascending) - 1)
         except TypeError:  # objects that cannot be compared with these ids are not among them
             return nowhere
-        there = np.asarray(ascending[places] == wanted, bool)
-        return places if order is None else order[places], there
+        known = np.asarray(ascending[places] == wanted, bool)
+        return places if order is None else order[places], known
 
     def positions(self, wanted: ArrayLike | Iterable[Any]) -> NDArray[np.intp]:
-        """Return where one id or several stand; one that is not there raises KeyError."""
+        """Return the positions of one or several ids; an unknown one raises KeyError."""
         ids = self.as_ids(wanted)
-        found, there = self.find(ids)
-        if not there.all():
-            raise self.unknown(ids[~there].tolist()[0])
+        found, known = self.find(ids)
+        if not known.all():
+            raise self.unknown(ids[~known].tolist()[0])
         return found
 
     def as_ids(self, wanted: ArrayLike | Iterable[Any]) -> Ids:
-        """Return one id or several as an array; of none, an empty one of the right kind."""
+        """Return one or several ids as an array; an empty one has the type of the ids."""
         if isinstance(wanted, Iterable) and not isinstance(wanted, str | bytes) and not hasattr(wanted, "__array__"):
             wanted = list(wanted)
         ids = np.atleast_1d(np.asarray(wanted))
-        if ids.dtype.kind == "U" and isinstance(wanted, list):  # where numbers among them have become text
+        if ids.dtype.kind == "U" and isinstance(wanted, list):  # NumPy turns numbers among strings into strings
             number = next((one for one in wanted if not isinstance(one, str | list)), None)
             if number is not None:
                 raise self.unknown(number)
@@ -77,7 +83,7 @@ class Lookup:
         return ids if len(ids) else self.ids[:0]
 
     def from_text(self, text: str) -> Any:
-        """Return an id that was typed as the ids here are: a number, if they are numbers.
+        """Return an id that was typed, as a number if the ids are numbers.
 
         >>> Lookup(np.array([7, 8]), "user").from_text("8"), Lookup(np.array(["7", "8"]), "user").from_text("8")
         (8, '8')
@@ -91,13 +97,82 @@ class Lookup:
             raise self.unknown(text) from None
 
     def unknown(self, wanted: Any) -> KeyError:
-        """Return the error that names an id which is not there."""
+        """Return the error for an unknown id."""
         kind, other = ("numbers", "text") if self.ids.dtype.kind in NUMBERS else ("text", "numbers")
-        is_number = isinstance(wanted, int | float)
         n = len(self.ids)
-        if is_number != (kind == "numbers"):
+        if isinstance(wanted, int | float) != (kind == "numbers"):
             hint = f"ids are {kind} here, not {other}"
         else:
             near = get_close_matches(str(wanted), map(str, self.ids[:MOST_COMPARED].tolist()), 1)
             hint = f"did you mean {near[0]!r}?" if near else f"one of them is {self.ids[:1].tolist()[0]!r}" if n else ""
         return KeyError(f"{self.what} {wanted!r} was not in the data of the fit, which had {n} {self.what}s; {hint}")
+
+
+def align(
+    data: Interactions, users: Lookup | None = None, items: Lookup | None = None, *, unknown: str = "error"
+) -> sp.csr_array:
+    """Move counts into the rows and columns of other ids.
+
+    Parameters
+    ----------
+    data : Interactions
+        The counts to move.
+    users, items : Lookup, optional
+        Ids of the rows and of the columns of the result. None keeps those of the data.
+    unknown : {"error", "ignore", "append"}
+        What to do with ids that the lookup does not have: raise KeyError if they have counts, leave them out, or give
+        them rows and columns after all others, in the order of the data.
+
+    Returns
+    -------
+    scipy.sparse.csr_array
+        The counts in canonical format.
+
+    Examples
+    --------
+    >>> data = Interactions.from_arrays(["ann", "bob"], ["soul", "jazz"], [2, 5])
+    >>> known = Lookup(np.array(["jazz", "folk"]), "item")
+    >>> align(data, items=known, unknown="ignore").toarray()
+    array([[0, 0],
+           [5, 0]])
+    >>> align(data, items=known, unknown="append").toarray()
+    array([[0, 0, 2],
+           [5, 0, 0]])
+    """
+    if unknown not in ("error", "ignore", "append"):
+        raise ValueError(f"unknown is {unknown!r}; it must be 'error', 'ignore' or 'append'")
+    matrix = data.matrix
+    sizes = np.diff(matrix.indptr)
+    rows, n_rows = _moved(users, data.users, sizes > 0, unknown)
+    columns, n_columns = _moved(items, data.items, np.bincount(matrix.indices, minlength=data.n_items) > 0, unknown)
+    row, column = np.repeat(rows, sizes), columns[matrix.indices]
+    kept = (row >= 0) & (column >= 0)
+    return canonical(sp.coo_array((matrix.data[kept], (row[kept], column[kept])), shape=(n_rows, n_columns)))
+
+
+def _moved(
+    lookup: Lookup | None, ids: Ids, has_counts: NDArray[np.bool_], unknown: str
+) -> tuple[NDArray[np.intp], int]:
+    """The new position of each id, −1 to leave it out, and how many positions there are."""
+    if lookup is None:
+        return np.arange(len(ids)), len(ids)
+    position, known = lookup.find(ids)
+    if unknown == "append":
+        appended = len(lookup.ids) + np.cumsum(~known) - 1
+        return np.where(known, position, appended), len(lookup.ids) + int((~known).sum())
+    lost = ~known & has_counts
+    if unknown == "error" and lost.any():
+        raise lookup.unknown(ids[lost].tolist()[0])
+    return np.where(known, position, -1), len(lookup.ids)
+
+
+def check_same(what: str, ours: Ids, theirs: ArrayLike, names: tuple[str, str], remedy: str) -> None:
+    """Raise ValueError unless the ids ("user"s or "item"s) of two things with these names agree, order included."""
+    theirs = np.asarray(theirs)
+    if len(ours) != len(theirs):
+        raise ValueError(f"{names[0]} has {len(ours)} {what}s and {names[1]} has {len(theirs)}; {remedy}")
+    differ = np.flatnonzero(ours != theirs)
+    if len(differ):
+        n = int(differ[0])
+        pair = f"{ours.tolist()[n]!r} in {names[0]} and {theirs.tolist()[n]!r} in {names[1]}"
+        raise ValueError(f"{what} number {n} is {pair}; {remedy}")

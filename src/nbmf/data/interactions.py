@@ -1,4 +1,4 @@
-"""Who took what, how often: `Interactions`."""
+"""Who took what, and how often: `Interactions`."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ from nbmf.data.splits import Split, at_random, from_date, last_of_each_user, per
 
 Ids = NDArray[Any]
 
-_TOO_MANY = "counts of a repeated pair add up to more than 2**63 - 1; give them as floats"
-
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Interactions:
-    """A users × items matrix of counts, together with the ids of its rows and columns.
+    """A users × items matrix of counts with the ids of its rows and columns.
 
     Build one with `nbmf.read_interactions`, `Interactions.from_arrays` or `Interactions.from_matrix`.
 
     Attributes
     ----------
-    users, items : array of n_users, n_items ids, as they were given
-    matrix : scipy csr_array of shape (n_users, n_items); what is not stored is a zero
-    item_names : array of n_items strings, or None
-    n_repeated : how many rows named a pair that an earlier row had named; their counts were added up
-    events : the rows with their times, where times were given: `matrix` is their sum; else None
+    users, items : ndarray
+        Ids of the rows and of the columns, as they were given.
+    matrix : scipy.sparse.csr_array
+        The counts, users × items; cells that are not stored are zeros.
+    item_names : ndarray of str, optional
+        A name for each item.
+    n_repeated : int
+        Number of rows whose pair of user and item had appeared before; their counts were added up.
+    events : Events, optional
+        The rows with their times, if times were given; `matrix` is their sum.
 
     Examples
     --------
@@ -50,7 +53,6 @@ class Interactions:
     events: Events | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Refuse events that tell of something else than the matrix."""
         if self.events is not None and not self.events.add_up_to(self.matrix):
             raise ValueError("the events do not add up to the matrix; with another matrix, pass events=None")
 
@@ -58,10 +60,16 @@ class Interactions:
     def from_arrays(
         cls, users: ArrayLike, items: ArrayLike, counts: ArrayLike | None = None, times: ArrayLike | None = None
     ) -> Interactions:
-        """Build from one user id, one item id and one count (1 where none are given) per interaction.
+        """Build from parallel arrays with one entry per interaction, in any order.
 
-        Ids come out sorted, so the order of the rows does not matter; repeated pairs are added up. `times`, one per
-        interaction, are numbers, datetime64 or ISO dates: with them the rows are kept as `events`, for splits by time.
+        Parameters
+        ----------
+        users, items : array_like
+            Ids, all strings or all numbers; the result has them sorted.
+        counts : array_like, optional
+            How often, 1 by default. The counts of repeated pairs are added up.
+        times : array_like, optional
+            Numbers, datetime64 or ISO dates. The rows are then kept as `events`, for splits by time.
         """
         user_ids, rows = np.unique(_as_ids(users, "users"), return_inverse=True)
         item_ids, columns = np.unique(_as_ids(items, "items"), return_inverse=True)
@@ -69,46 +77,50 @@ class Interactions:
         if not len(rows) == len(columns) == len(values):
             raise ValueError(
                 f"users, items and counts have lengths {len(rows)}, {len(columns)} and {len(values)}; "
-                "one of each is needed for every interaction"
+                "every interaction needs one of each"
             )
         check_counts(values)
         values = widened(values)
-        events = None
-        if times is not None:
-            when = as_times(times)
-            if len(when) != len(rows):
-                raise ValueError(f"{len(when)} times for {len(rows)} interactions; one is needed for each")
-            events = Events.of(rows, columns, values, when)
-        pairs, pair = np.unique(rows.astype(np.int64) * len(item_ids) + columns, return_inverse=True)
-        if values.dtype.kind == "i" and np.bincount(pair, values.astype(np.float64)).max(initial=0.0) >= 2.0**63:
-            raise ValueError(_TOO_MANY)
-        matrix = sp.csr_array((values, (rows, columns)), shape=(len(user_ids), len(item_ids)))
-        return cls(user_ids, item_ids, canonical(matrix), n_repeated=len(rows) - len(pairs), events=events)
+        when = None if times is None else as_times(times)
+        if when is not None and len(when) != len(rows):
+            raise ValueError(f"{len(when)} times for {len(rows)} interactions; every interaction needs one")
+        events = None if when is None else Events.of(rows, columns, values, when)
+        summed = _summed(sp.coo_array((values, (rows, columns)), shape=(len(user_ids), len(item_ids))))
+        n_repeated = len(rows) - summed.nnz
+        return cls(user_ids, item_ids, canonical(summed), n_repeated=n_repeated, events=events)
 
     @classmethod
     def from_matrix(cls, matrix: Any, users: ArrayLike | None = None, items: ArrayLike | None = None) -> Interactions:
-        """Build from a users × items matrix, dense or scipy sparse; ids default to 0, 1, 2, …"""
+        """Build from a users × items matrix.
+
+        Parameters
+        ----------
+        matrix : array_like or scipy sparse matrix
+            The counts; they are copied.
+        users, items : array_like, optional
+            Ids of the rows and of the columns, by default 0, 1, 2, …
+        """
         csr = sp.csr_array(widened(matrix if sp.issparse(matrix) else np.asarray(matrix)), copy=True)
         check_matrix(csr)
-        n_users, n_items = csr.shape
-        user_ids = np.arange(n_users) if users is None else _as_ids(users, "users")
-        item_ids = np.arange(n_items) if items is None else _as_ids(items, "items")
-        for what, ids, size in (("users", user_ids, n_users), ("items", item_ids, n_items)):
-            if len(ids) != size:
-                raise ValueError(f"{len(ids)} ids for {size} {what}; the matrix has shape {n_users} × {n_items}")
-            if len(np.unique(ids)) != size:
-                values, repeats = np.unique(ids, return_counts=True)
+        ids = []
+        for what, given, size in (("users", users, csr.shape[0]), ("items", items, csr.shape[1])):
+            ids.append(np.arange(size) if given is None else _as_ids(given, what))
+            if len(ids[-1]) != size:
+                shape = " × ".join(map(str, csr.shape))
+                raise ValueError(f"{len(ids[-1])} ids for {size} {what}; the matrix has shape {shape}")
+            values, repeats = np.unique(ids[-1], return_counts=True)
+            if len(values) != size:
                 raise ValueError(f"{what}: id {values[repeats > 1][0]!r} appears more than once")
-        return cls(user_ids, item_ids, canonical(csr))
+        return cls(ids[0], ids[1], canonical(csr))
 
     @property
     def n_users(self) -> int:
-        """Number of rows of the matrix, users without any count included."""
+        """Number of rows of the matrix, including users without counts."""
         return int(self.matrix.shape[0])
 
     @property
     def n_items(self) -> int:
-        """Number of columns of the matrix, items without any count included."""
+        """Number of columns of the matrix, including items without counts."""
         return int(self.matrix.shape[1])
 
     @property
@@ -117,7 +129,6 @@ class Interactions:
         return int(self.matrix.nnz)
 
     def __repr__(self) -> str:
-        """Sizes, and what reading did to the data."""
         repeated = f", {self.n_repeated:,} repeated pairs added up" if self.n_repeated else ""
         total = self.matrix.sum() if self.nnz else 0
         events = f", {self.events.summary}" if self.events is not None else ""
@@ -127,11 +138,17 @@ class Interactions:
         )
 
     def filter(self, min_users_per_item: int = 50, min_items_per_user: int = 20, *, repeat: bool = False) -> Self:
-        """Keep items with enough users, then users with enough items, once (the paper's order).
+        """Remove items with few users, then users with few of the remaining items (the paper's order).
 
-        After the second step some items may have fewer users than asked for; `repeat=True` goes on until
-        both hold. Users and items that fall short are removed, ids and all.
+        Parameters
+        ----------
+        min_users_per_item, min_items_per_user : int
+            The fewest non-zero counts that an item and a user may have.
+        repeat : bool
+            The second step can leave items with fewer users than required. True repeats both steps until none is left.
 
+        Examples
+        --------
         >>> data = Interactions.from_arrays(["ann", "ann", "bob"], ["jazz", "folk", "jazz"])
         >>> data.filter(min_users_per_item=2, min_items_per_user=1)
         Interactions(2 users × 1 items, 2 non-zero counts, total 2)
@@ -139,30 +156,37 @@ class Interactions:
         data = self
         while True:
             before = data.matrix.shape
-            data = data.select_items(np.flatnonzero(_stored_per_column(data.matrix) >= min_users_per_item))
+            n_users = np.bincount(data.matrix.indices, minlength=data.n_items)
+            data = data.select_items(np.flatnonzero(n_users >= min_users_per_item))
             data = data.select_users(np.flatnonzero(np.diff(data.matrix.indptr) >= min_items_per_user))
             if not repeat or data.matrix.shape == before:
                 return data
 
     def select_users(self, rows: NDArray[np.intp]) -> Self:
-        """Keep the users at these positions, which ascend."""
-        events = None if self.events is None else self.events.of_users(rows, self.n_users)
+        """Keep the users at these positions, which must ascend."""
+        events = None if self.events is None else self.events.select("rows", rows, self.n_users)
         return replace(self, users=self.users[rows], matrix=self.matrix[rows], events=events)
 
     def select_items(self, columns: NDArray[np.intp]) -> Self:
-        """Keep the items at these positions, which ascend."""
+        """Keep the items at these positions, which must ascend."""
         names = None if self.item_names is None else self.item_names[columns]
-        events = None if self.events is None else self.events.of_items(columns, self.n_items)
+        events = None if self.events is None else self.events.select("columns", columns, self.n_items)
         matrix = canonical(self.matrix[:, columns])
         return replace(self, items=self.items[columns], matrix=matrix, item_names=names, events=events)
 
     def split(self, test_fraction: float = 0.2, *, seed: int = 0) -> Split:
-        """Hold out a fraction of the non-zero counts, drawn at random: the paper's split; both sides keep all ids.
+        """Hold out a random fraction of the non-zero counts: the paper's split. Both parts keep all ids.
 
-        The fraction is rounded down. The draw comes from NumPy's legacy generator, whose stream is frozen: one seed
-        gives one split on any machine. It takes the non-zeros by user, then item. Users may be left without any
-        non-zero on either side; `Split.untested` lists those without a test item.
+        Parameters
+        ----------
+        test_fraction : float
+            Share of the non-zero counts to hold out, rounded down. Some users may have none left in one of the parts;
+            `Split.untested` lists those without a test item.
+        seed : int
+            Seed of NumPy's legacy generator, whose stream is frozen: a seed gives the same split on any machine.
 
+        Examples
+        --------
         >>> data = Interactions.from_arrays(["ann", "ann", "ann", "bob"], ["jazz", "folk", "soul", "jazz"])
         >>> train, test = data.split(test_fraction=0.5, seed=1)
         >>> train.nnz, test.nnz
@@ -171,19 +195,29 @@ class Interactions:
         return self._hold_out(at_random(self.nnz, test_fraction, seed))
 
     def split_per_user(self, test_fraction: float = 0.2, *, seed: int = 0) -> Split:
-        """Hold out a fraction of each user's non-zero counts, drawn at random; both sides keep all ids.
+        """Hold out a random fraction of each user's non-zero counts. Both parts keep all ids.
 
-        Of n non-zeros, test_fraction·n are held out, rounded down, and never all of them: every user keeps one to
-        learn from, so at a fraction of 0.2 users with fewer than five are untested. Seeds work as in `split`.
+        Parameters
+        ----------
+        test_fraction : float
+            Share of each user's non-zero counts to hold out, rounded down. Every user keeps at least one to train on.
+        seed : int
+            As in `split`.
         """
         return self._hold_out(per_user(self.matrix, test_fraction, seed))
 
     def leave_last_out(self, n: int = 1, *, seed: int = 0) -> Split:
-        """Hold out the n items of each user whose last event is the latest, with their whole counts.
+        """Hold out the n items that each user turned to last, with their whole counts. Needs times.
 
-        Items with the same last time are drawn at random. A user always keeps one item to learn from: with n items or
-        fewer all but the earliest are held out, and who has one item is untested. Needs times.
+        Parameters
+        ----------
+        n : int
+            Items to hold out per user, by the time of their last event. Every user keeps at least one to train on.
+        seed : int
+            Items with the same last time are drawn at random, with seeds as in `split`.
 
+        Examples
+        --------
         >>> data = Interactions.from_arrays(["ann", "ann", "ann"], ["jazz", "folk", "jazz"], times=[2015, 2016, 2017])
         >>> data.leave_last_out().test.matrix.toarray()  # jazz, all of it
         array([[0, 2]])
@@ -191,16 +225,21 @@ class Interactions:
         return self._hold_out(last_of_each_user(self.matrix, self._dated(), n, seed))
 
     def split_by_date(self, date: Any = None, *, test_fraction: float | None = None, repeats: bool = False) -> Split:
-        """Learn from what happened before a date, test on what happened from then on. Needs times.
+        """Train on the events before a date and test on those from that date on. Needs times.
 
         Parameters
         ----------
-        date : where to split: datetime64, Python's date or datetime, ISO text or a number, as the times are
-        test_fraction : instead of a date, the share of the events to test on; all at the time of the earliest of
-            them go to the test part, so it may be a little more
-        repeats : whether the test part keeps what the user had taken before the date. By default it does not: rankings
-            put consumed items last, so finding them again cannot be judged; their later counts are in neither part
+        date : datetime64, date, datetime, str or number
+            Where to split. Numbers if the times are numbers, else a date; text is ISO.
+        test_fraction : float
+            Instead of a date, the share of the events to test on. Events at the time of the earliest of them are
+            tested too, so the share may be slightly larger.
+        repeats : bool
+            Whether to test on pairs that are also in the train part. By default they are left out of the test part:
+            rankings put the items of the train part last, so they cannot be found again.
 
+        Examples
+        --------
         >>> data = Interactions.from_arrays(["ann", "ann", "ann"], ["jazz", "folk", "jazz"], times=[2015, 2016, 2017])
         >>> [part.matrix.toarray().tolist() for part in data.split_by_date(2016)]
         [[[0, 1]], [[1, 0]]]
@@ -208,17 +247,16 @@ class Interactions:
         [[[0, 1]], [[1, 1]]]
         """
         events = self._dated()
-        later = from_date(events, date, test_fraction)
-        tested = later
+        pairs = events.pairs
+        later = tested = from_date(events, date, test_fraction)
         if not repeats:
-            pairs = events.pairs
-            consumed = np.zeros(self.nnz, bool)
-            consumed[pairs[~later]] = True
-            tested = later & ~consumed[pairs]
+            in_train = np.zeros(self.nnz, bool)
+            in_train[pairs[~later]] = True
+            tested = later & ~in_train[pairs]
         return Split(self._of_events(~later), self._of_events(tested))
 
     def binarize(self) -> Self:
-        """1 wherever the count is positive: what is left when counts are thrown away, and their events with them."""
+        """Replace every non-zero count by 1. The events are dropped, as they no longer add up to the counts."""
         matrix = self.matrix.copy()
         matrix.data = np.ones_like(matrix.data)
         return replace(self, matrix=matrix, events=None)
@@ -235,9 +273,9 @@ class Interactions:
         return Split(self._keep(~marks), self._keep(marks))
 
     def _keep(self, stored: NDArray[np.bool_]) -> Self:
-        rows = np.repeat(np.arange(self.n_users), np.diff(self.matrix.indptr))
-        entries = (self.matrix.data[stored], (rows[stored], self.matrix.indices[stored]))
-        matrix = canonical(sp.csr_array(entries, shape=self.matrix.shape))
+        matrix = self.matrix.copy()
+        matrix.data[~stored] = 0
+        matrix.eliminate_zeros()
         events = None if self.events is None else self.events.take(stored[self.events.pairs])
         return replace(self, matrix=matrix, n_repeated=0, events=events)
 
@@ -247,7 +285,7 @@ class Interactions:
 
 
 def check_counts(values: NDArray[Any], where: Callable[[int], str] = "position {}".format) -> None:
-    """Raise ValueError unless every value is a finite number from 0; `where` names the place of the n-th value."""
+    """Raise ValueError unless every value is finite and not negative; `where` names the place of the n-th value."""
     if values.dtype.kind not in "biuf":
         raise ValueError(f"counts have type {values.dtype}; they must be numbers")
     for problem, is_bad, remedy in (
@@ -261,7 +299,7 @@ def check_counts(values: NDArray[Any], where: Callable[[int], str] = "position {
 
 
 def check_matrix(matrix: sp.csr_array) -> None:
-    """Raise ValueError, with row and column, unless every stored value is a finite number from 0."""
+    """Raise ValueError, with row and column, unless every stored value is finite and not negative."""
 
     def where(position: int) -> str:
         row = int(np.searchsorted(matrix.indptr, position, side="right")) - 1
@@ -287,22 +325,23 @@ def _as_ids(values: ArrayLike | Iterable[Any], what: str) -> Ids:
 
 
 def widened(values: Any) -> Any:
-    """Return whole numbers, an array or a sparse matrix, as int64, so that sums of small ones do not wrap around."""
+    """Return integers, an array or a sparse matrix, as int64, so that sums of small types do not wrap around."""
     return values.astype(np.int64) if values.dtype.kind in "biu" else values
 
 
-def canonical(matrix: sp.csr_array) -> sp.csr_array:
-    """Sort each row's entries, add up repeated ones and drop stored zeros, in place."""
-    matrix = sp.csr_array(matrix)
-    if matrix.dtype.kind == "i" and not matrix.has_canonical_format:
-        doubled = matrix.astype(np.float64)
+def canonical(matrix: Any) -> sp.csr_array:
+    """Return a csr_array with sorted rows, repeated entries added up and no stored zeros; reuses the arrays given."""
+    csr = _summed(matrix)
+    csr.eliminate_zeros()
+    return csr
+
+
+def _summed(matrix: Any) -> sp.csr_array:
+    if matrix.dtype.kind == "i" and matrix.data.sum(dtype=np.float64) >= 2.0**62:  # or no sum can overflow
+        doubled = sp.csr_array(matrix.astype(np.float64))
         doubled.sum_duplicates()
         if doubled.nnz < matrix.nnz and doubled.data.max(initial=0.0) >= 2.0**63:
-            raise ValueError(_TOO_MANY)
-    matrix.sum_duplicates()
-    matrix.eliminate_zeros()
-    return matrix
-
-
-def _stored_per_column(matrix: sp.csr_array) -> NDArray[np.intp]:
-    return np.bincount(matrix.indices, minlength=matrix.shape[1])
+            raise ValueError("the counts of a repeated pair add up to more than 2**63 - 1; give them as floats")
+    csr = sp.csr_array(matrix)
+    csr.sum_duplicates()
+    return csr

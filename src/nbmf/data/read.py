@@ -1,8 +1,8 @@
-"""Read who took what, how often, from a file or a data frame: `read_interactions`, the only reader of user files.
+"""Read interactions from a file or a data frame: `read_interactions`, the only reader of user files.
 
-DuckDB does the bulk, but it only cuts a text file into lines: each line is split and checked by our own rules, since
-its guesses change data in silence ('2.5' becomes 3, a blank line is dropped). At the first sign of trouble, and for
-quoted fields, the file is read again by Python's csv module, which is slow but knows the number of every line.
+DuckDB does most of the work, but only splits a text file into lines. The lines are split and checked by our own rules,
+because DuckDB's guesses change data silently: '2.5' becomes 3, and blank lines are dropped. At the first sign of
+trouble, and for quoted fields, Python's csv module reads the file again. It is slow but knows every line number.
 """
 
 from __future__ import annotations
@@ -15,25 +15,14 @@ import zlib
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from itertools import islice
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from nbmf.data import START
 from nbmf.data.interactions import Interactions
-from nbmf.data.parquet import parquet_table, parts_of
-from nbmf.data.sql import Table, connect, gather, is_interrupted, is_without_room, literal, path_literal, typed_table
-from nbmf.data.text import (
-    HEAD_LINES,
-    LONGEST_LINE,
-    Layout,
-    MissingFileError,
-    ReadError,
-    as_text,
-    recognise,
-    wrong_width,
-)
+from nbmf.data.sql import Table, build_interactions, connect, frame_table, literal, parquet_table, parts_of, path_sql
+from nbmf.data.text import LONGEST_LINE, MissingFileError, ReadError, TextFormat, as_text, recognise, wrong_width
 
 __all__ = ["MissingFileError", "ReadError", "read_interactions"]
 
@@ -45,33 +34,34 @@ _EXTENSIONS = {".parquet": "parquet", ".gz": "gzip", ".zst": "zstd"}
 
 
 def read_interactions(
-    source: Any,
-    *,
-    user: str | None = None,
-    item: str | None = None,
-    count: str | None = None,
-    time: str | None = None,
+    source: Any, *, user: str | None = None, item: str | None = None, count: str | None = None, time: str | None = None
 ) -> Interactions:
     """Read interactions from a text or parquet file, or from a data frame.
 
     Parameters
     ----------
-    source : path to a csv, tsv, txt (also .gz, .zst) or parquet file, or to a folder of parquet files; or a pandas,
-        polars, pyarrow or other data frame with `__arrow_c_stream__`. Delimiter and header of a text file are
-        recognised from its first lines. Of a folder all files *.parquet are taken, but hidden ones and those whose
-        names begin with _; their columns must be the same, in any order.
-    user, item, count : names of the columns; those not given are recognised by common names (user_id, song, plays,
-        …), in a file without header by position. Without a count column each row counts 1.
-    time : name of the column with the time of each row: numbers, dates or time stamps; in text all numbers, or all ISO
-        (2017-01-31, 2017-01-31T20:15:00, to the microsecond). With an offset (Z, +02:00) they are turned into UTC.
-        The rows are then kept with their times, for splits by time: `events`. Not given, no time is read.
+    source : str, path or data frame
+        A csv, tsv or txt file (also .gz or .zst), whose delimiter and header are recognised from its first lines; a
+        parquet file, or a folder of them with the same columns in any order (names that begin with a dot or _ are
+        skipped); or a pandas, polars, pyarrow or other data frame with `__arrow_c_stream__`.
+    user, item, count : str, optional
+        Names of the columns. By default they are recognised by common names (user_id, song, plays, …), or by position
+        in a file without a header. Without a count column each row counts 1.
+    time : str, optional
+        Name of the column with the time of each row, which is needed for splits by time. Times are all numbers or all
+        dates; in text, dates are ISO (2017-01-31, 2017-01-31T20:15:00.5), and offsets (Z, +02:00) become UTC.
 
     Returns
     -------
-    Interactions with sorted ids: int64 arrays where they are integers (in a text file, if every one is written as a
-    plain integer), else object arrays of str, untouched ('007' stays '007'; one long id does not make all long).
-    Repeated pairs are added up and counted in `n_repeated`; a count of 0 keeps its ids. What cannot be taken as it
-    stands raises ReadError, a ValueError; nothing is dropped or converted.
+    Interactions
+        Ids are sorted. They are int64 if all are integers (in text: written as plain integers), else str objects,
+        unchanged: '007' stays '007'. Repeated pairs are added up and counted in `n_repeated`; a count of 0 keeps its
+        ids.
+
+    Raises
+    ------
+    ReadError
+        A ValueError that names the file, the line, the value and the remedy. Nothing is dropped or converted silently.
 
     Examples
     --------
@@ -86,54 +76,43 @@ def read_interactions(
     array(['ann', 'bob'], dtype=object)
     """
     named = {"user": user, "item": item, "count": count} | ({} if time is None else {"time": time})
-    found: Interactions = read_table(source, named, gather)
+    found: Interactions = read_table(source, named, build_interactions)
     return found
 
 
-Collect = Callable[["DuckDBPyConnection", Table, int | None], Any]
-"""What is done with a table: it gets the connection, the table, and how many rows must be there, if that is known."""
+Build = Callable[["DuckDBPyConnection", Table, int | None], Any]
+"""Makes something of a table: gets the connection, the table and the number of rows it must have, if that is known."""
 
 
 def read_table(
-    source: Any,
-    named: dict[str, str | None],
-    collect: Collect,
-    memory: int | None = None,
-    folder: str | None = None,
+    source: Any, named: dict[str, str | None], build: Build, memory: int | None = None, folder: str | None = None
 ) -> Any:
-    """Find out how a file, a folder of parquet files or a data frame is made, and return what `collect` makes of it.
-
-    named : names of columns, None for those to be recognised
-    memory, folder : bytes the database may take before it spills to disk, and where
-    """
+    """Open a source as a table and return what `build` makes of it; `named` maps roles to column names or None."""
     if hasattr(source, "__arrow_c_stream__"):
         with connect("data frame", memory, folder) as connection:
-            # only its stream: of the frames that it knows, DuckDB guesses types in ways of its own
-            connection.register("frame", SimpleNamespace(__arrow_c_stream__=source.__arrow_c_stream__))
-            connection.execute("CREATE TEMP TABLE loaded AS SELECT * FROM frame")
-            return collect(connection, typed_table(connection, "data frame", "loaded", "rowid", named), None)
+            return build(connection, frame_table(connection, source, named), None)
     if not isinstance(source, str | os.PathLike):
         raise TypeError(f"cannot read interactions from a {type(source).__name__}; give a path or a data frame")
     path = os.fsdecode(source)
-    packing, changed = _packing(path), _times(path)
+    compression, changed = _compression(path), _change_times(path)
     with connect(path, memory, folder) as connection:
-        if packing == "parquet":
-            data = collect(connection, parquet_table(connection, path, named), None)
+        if compression == "parquet":
+            data = build(connection, parquet_table(connection, path, named), None)
         else:
-            data = _TextFile(connection, path, packing).read(named, collect)
-    if _times(path) != changed:  # it is gone through more than once
+            data = _TextFile(connection, path, compression).read(named, build)
+    if _change_times(path) != changed:  # it is read more than once
         raise ReadError(f"{path}: changed while it was being read; try again when it is complete")
     return data
 
 
-def _times(path: str) -> list[int]:
-    """When the file, or the folder and each of its parts, was changed."""
+def _change_times(path: str) -> list[int]:
+    """When the file, or the folder and each of its parts, was last changed."""
     parts = parts_of(path) if os.path.isdir(path) else []
     return [os.stat(each).st_mtime_ns for each in (path, *parts)]
 
 
-def _packing(path: str) -> str:
-    """How the file is packed, by its first bytes; a name that promises something else is an error."""
+def _compression(path: str) -> str:
+    """Return "parquet", "gzip", "zstd" or "none", by the first bytes of the file, with which its name must agree."""
     if not os.path.exists(path):
         raise MissingFileError(f"{path}: there is no such file")
     if os.path.isdir(path):
@@ -148,39 +127,40 @@ def _packing(path: str) -> str:
         raise ReadError(f"{path}: was written by nbmf; nbmf.open_counts(path) opens counts, nbmf.load(path) a model")
     if start.startswith(b"PK\3\4"):
         raise ReadError(f"{path}: is a zip archive; unpack it and name the file inside")
-    packing = next((packing for packing, bytes_ in _STARTS.items() if start.startswith(bytes_)), "none")
-    promised = _EXTENSIONS.get(os.path.splitext(path)[1].lower(), packing)
-    if promised != packing:
+    found = next((kind for kind, magic in _STARTS.items() if start.startswith(magic)), "none")
+    promised = _EXTENSIONS.get(os.path.splitext(path)[1].lower(), found)
+    if promised != found:
         raise ReadError(f"{path}: is damaged or misnamed: it does not start like a {promised} file")
-    return packing
+    return found
 
 
 class _TextFile(NamedTuple):
     connection: DuckDBPyConnection
     path: str
-    packing: str
+    compression: str
 
-    def read(self, named: dict[str, str | None], collect: Collect) -> Any:
+    def read(self, named: dict[str, str | None], build: Build) -> Any:
+        import duckdb  # noqa: PLC0415 (slow to import)
+
         n_lines = self.check()
         with closing(self.lines()) as lines:
-            layout = recognise(self.path, list(islice(lines, HEAD_LINES)), named)
+            text_format = recognise(self.path, lines, named)
         try:
-            return collect(self.connection, *self.fast_table(layout, n_lines))
-        except (OSError, MemoryError):  # a second try would find as little
-            raise
-        except Exception as error:  # whatever else it was, a careful look names it, or finds nothing wrong
-            if is_without_room(error) or is_interrupted(error):
+            return build(self.connection, *self.fast_table(text_format, n_lines))
+        except (ReadError, duckdb.Error) as error:
+            hopeless = duckdb.InterruptException, duckdb.OutOfMemoryException
+            if isinstance(error, hopeless) or "No space left" in str(error):
                 raise
-            return self.read_carefully(layout, collect)
+            return self.read_carefully(text_format, build)  # names the fault, or finds nothing wrong
 
     def open_bytes(self) -> Any:
-        return gzip.open(self.path) if self.packing == "gzip" else open(self.path, "rb")
+        return gzip.open(self.path) if self.compression == "gzip" else open(self.path, "rb")
 
     def check(self) -> int | None:
-        """Check checksums and ends, which DuckDB does not; count the lines up to the last that is not blank."""
+        """Check that the file is complete, which DuckDB does not, and count its lines without blank ones at the end."""
         n_ends, tail = 0, b""
         try:
-            if self.packing == "zstd":
+            if self.compression == "zstd":
                 _check_zstd_frames(self.path)
                 return None
             with self.open_bytes() as stream:
@@ -191,78 +171,79 @@ class _TextFile(NamedTuple):
         return n_ends - tail[len(tail.rstrip(b"\r\n")) :].count(b"\n") + 1
 
     def raw_lines(self) -> Generator[bytes]:
-        if self.packing != "zstd":
+        if self.compression != "zstd":
             with self.open_bytes() as stream:
                 yield from iter(lambda: stream.readline(LONGEST_LINE + 1), b"")
             return
         result = self.connection.cursor().execute(f"SELECT line FROM {self.lines_sql()}")
         while batch := result.fetchmany(1000):
             for (line,) in batch:
-                if line and line.count('"') % 2:  # the bytes that end the line are lost here
+                if line and line.count('"') % 2:  # DuckDB has dropped the bytes that ended the line
                     raise ReadError(f"{self.path}: has line breaks inside quotes; decompress it, then read it")
                 yield (line or "").encode() + b"\n"
 
     def lines(self) -> Generator[str]:
-        """Every line with its end; what is not text is named by line and byte."""
+        """Yield each line with its end; bytes that are not text are an error that names line and byte."""
         offset = 0
-        with closing(self.raw_lines()) as raw_lines:  # not left open while an error is on its way
+        with closing(self.raw_lines()) as raw_lines:  # or the file stays open while an error is handled
             for number, raw in enumerate(raw_lines, 1):
                 yield as_text(raw, offset, f"{self.path}, line {number}")
                 offset += len(raw)
 
     def lines_sql(self, skip: bool = False) -> str:
-        # One column: no line has the delimiter, or else it is an error and the file is read carefully.
-        # No new_line option: with it, DuckDB 2.0 reads nothing from a file with CRLF, in silence.
+        # One column: no line contains the delimiter, or it is an error and the file is read carefully.
+        # No new_line option: with it, DuckDB 2.0 silently reads nothing from a file with CRLF.
         return (
-            f"read_csv({path_literal(self.path)}, columns={{'line': 'VARCHAR'}}, auto_detect=false, header=false, "
-            f"skip={skip:d}, delim='\x1f', quote='', escape='', comment='', compression='{self.packing}', "
+            f"read_csv({path_sql(self.path)}, columns={{'line': 'VARCHAR'}}, auto_detect=false, header=false, "
+            f"skip={skip:d}, delim='\x1f', quote='', escape='', comment='', compression='{self.compression}', "
             f"hive_partitioning=false, strict_mode=true, null_padding=false, ignore_errors=false, "
             f"max_line_size={LONGEST_LINE})"
         )
 
-    def fast_table(self, layout: Layout, n_lines: int | None) -> tuple[Table, int | None]:
-        """The file by DuckDB, and how many rows it must have; a line that needs a careful look has no user."""
-        n_rows = None if n_lines is None else n_lines - bool(layout.header)
-        blank = "false" if n_lines is None else "line IS NULL"  # one that is not at the end shows in n_rows
-        lines = f"{self.lines_sql(skip=bool(layout.header))} WHERE NOT {blank}"
-        relation = f"(SELECT line, string_split(line, '{layout.delimiter}') AS cell FROM {lines})"
-        columns = {role: (f"cell[{k + 1}]", "TEXT") for role, k in layout.columns.items()}
-        sound = f"len(cell) = {layout.width} AND NOT contains(line, '\"') AND NOT contains(line, chr(0))"
-        sound += f" AND cell <> [{', '.join(map(literal, layout.header))}]::VARCHAR[]"
+    def fast_table(self, text_format: TextFormat, n_lines: int | None) -> tuple[Table, int | None]:
+        """Return the table by DuckDB and the rows it must have; lines that need the careful way have no user."""
+        has_header = bool(text_format.header)
+        n_rows = None if n_lines is None else n_lines - has_header
+        blank = "false" if n_lines is None else "line IS NULL"  # blank lines before the end show in n_rows
+        lines = f"{self.lines_sql(skip=has_header)} WHERE NOT {blank}"
+        relation = f"(SELECT line, string_split(line, '{text_format.delimiter}') AS cell FROM {lines})"
+        columns = {role: (f"cell[{k + 1}]", "TEXT") for role, k in text_format.columns.items()}
+        sound = f"len(cell) = {text_format.n_columns} AND NOT contains(line, '\"') AND NOT contains(line, chr(0))"
+        sound += f" AND cell <> [{', '.join(map(literal, text_format.header))}]::VARCHAR[]"
         columns["user"] = (f"CASE WHEN {sound} THEN {columns['user'][0]} END", "TEXT")
         return Table(self.path, relation, columns), n_rows
 
-    def read_carefully(self, layout: Layout, collect: Collect) -> Any:
-        """Read by the csv module, or raise for the first line at fault."""
-        columns = {role: (f'"{role}"', "TEXT") for role in layout.columns}
+    def read_carefully(self, text_format: TextFormat, build: Build) -> Any:
+        """Read with the csv module, or raise for the first faulty line."""
+        columns = {role: (f'"{role}"', "TEXT") for role in text_format.columns}
         declared = ", ".join(f"{name} TEXT" for name, _ in columns.values())
         self.connection.execute(f"CREATE TEMP TABLE careful (line BIGINT, {declared})")
         faults: list[ReadError] = []
-        records = self.records(layout, faults)
+        records = self.records(text_format, faults)
         while batch := list(islice(records, 100_000)):
             cells = zip(*batch, strict=True)
             self.connection.register("batch", {str(k): np.array(cell, object) for k, cell in enumerate(cells)})
             self.connection.execute("INSERT INTO careful SELECT * FROM batch")
-        data = collect(self.connection, Table(self.path, "careful", columns, "line {}", "line"), None)
-        if faults:  # the rows before it are sound, or the first that is not has been named
+        data = build(self.connection, Table(self.path, "careful", columns, "line {}", "line"), None)
+        if faults:  # the rows before it have no fault, or `build` has named the first of them
             raise faults[0]
         return data
 
-    def records(self, layout: Layout, faults: list[ReadError]) -> Iterator[tuple[Any, ...]]:
-        """Line number and chosen cells of each row, up to the first fault."""
-        line, blank = 1, 0
+    def records(self, text_format: TextFormat, faults: list[ReadError]) -> Iterator[tuple[Any, ...]]:
+        """Yield line number and chosen cells of each row, up to the first fault."""
+        line, blank, n_columns = 1, 0, text_format.n_columns
         with closing(self.lines()) as lines:
-            reader = csv.reader(lines, delimiter=layout.delimiter, strict=True)
+            reader = csv.reader(lines, delimiter=text_format.delimiter, strict=True)
             try:
                 for record in reader:
-                    if record and (blank or len(record) != layout.width):
-                        raise wrong_width(self.path, blank or line, 0 if blank else len(record), layout.width)
+                    if record and (blank or len(record) != n_columns):
+                        raise wrong_width(self.path, blank or line, 0 if blank else len(record), n_columns)
                     if not record:
                         blank = blank or line
-                    elif record == layout.header and line > 1:
+                    elif record == text_format.header and line > 1:
                         raise ReadError(f"{self.path}, line {line}: the header again; remove it")
-                    elif record != layout.header:
-                        yield (line, *(record[k] for k in layout.columns.values()))
+                    elif record != text_format.header:
+                        yield (line, *(record[k] for k in text_format.columns.values()))
                     line = reader.line_num + 1
             except ReadError as error:
                 faults.append(error)
@@ -272,7 +253,7 @@ class _TextFile(NamedTuple):
 
 
 def _check_zstd_frames(path: str) -> None:
-    """Step from block to block: a file that was cut short would be read as if it ended there."""
+    """Walk from block to block, because DuckDB reads a file that was cut short as if it ended there."""
     with open(path, "rb") as stream:
         size = os.fstat(stream.fileno()).st_size
         while stream.tell() < size:

@@ -1,11 +1,11 @@
-"""Draws from the model itself, without a users × items array.
+"""Draws from the model, without making a users × items array.
 
     w_uk ~ Gamma(α^W, β^W),   h_ik ~ Gamma(α^H, β^H),   y_ui ~ Poisson(a_ui μ_ui),   a_ui ~ Gamma(α, α),   μ = W Hᵀ
 
-so that y_ui ~ NB(α, p_ui), p = μ/(μ+α). Such a count is a sum of N ~ Poisson(λ) parts, λ = α ln(1 + μ/α), each with the
-logarithmic law P(n) ∝ pⁿ/n: its generating function exp(λ (ln(1−pz)/ln(1−p) − 1)) is ((1−p)/(1−pz))^α, that of
-NB(α, p), since λ = −α ln(1−p). And λ ≤ μ, so the parts are scattered as points of rate μ, component by component, each
-kept with probability λ/μ: thinned Poisson points are Poisson points. The work grows with the points, the sum of all μ.
+so that y_ui ~ NB(α, p_ui), p = μ/(μ+α). Such a count is the sum of N ~ Poisson(λ) parts, λ = α ln(1 + μ/α), each from
+the logarithmic distribution P(n) ∝ pⁿ/n: its generating function exp(λ (ln(1−pz)/ln(1−p) − 1)) is ((1−p)/(1−pz))^α,
+that of NB(α, p), since λ = −α ln(1−p). As λ ≤ μ, we scatter points of rate μ, component by component, and keep each
+with probability λ/μ: thinned Poisson points are Poisson points. The work grows with their number, the sum of all μ.
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ Array = NDArray[np.float64]
 
 BLOCK_POINTS = 1 << 20
 MOST_POINTS = 1 << 31
-_LEAST, _MOST = -60.0, 60.0  # logarithms of the intensities that are told apart when a data set is imitated
+_LEAST, _MOST = -60.0, 60.0  # range of the log intensities when a data set is imitated
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Simulation(Interactions):
-    """Interactions drawn from the model, with the factors that they were drawn from; filters select the factors, too.
+    """Interactions drawn from the model, with the factors that they were drawn from. Filters select the factors too.
 
     Attributes
     ----------
-    user_factors, item_factors : W of n_users × K, H of n_items × K
-    concentration : α
+    user_factors, item_factors : ndarray
+        W, n_users × K, and H, n_items × K.
+    concentration : float
+        α.
     """
 
     user_factors: Array = field(kw_only=True)
@@ -44,11 +46,11 @@ class Simulation(Interactions):
     concentration: float = field(kw_only=True)
 
     def select_users(self, rows: NDArray[np.intp]) -> Self:
-        """Keep the users at ascending positions, with their factors."""
+        """Keep the users at these positions, which must ascend, with their factors."""
         return replace(super().select_users(rows), user_factors=self.user_factors[rows])
 
     def select_items(self, columns: NDArray[np.intp]) -> Self:
-        """Keep the items at ascending positions, with their factors."""
+        """Keep the items at these positions, which must ascend, with their factors."""
         return replace(super().select_items(columns), item_factors=self.item_factors[columns])
 
 
@@ -68,23 +70,30 @@ def simulate(
 
     Parameters
     ----------
-    n_users, n_items : sizes [1000 and 500]; some may have no counts
-    n_components : K
-    concentration : α; infinity draws Poisson counts
-    user_shape, item_shape : α^W and α^H. As in the model β^W = α^W, so that users' factors have mean 1; β^H sets
-        the mean count
-    mean_count : mean of the counts over all cells, zeros included [0.1]
-    like : imitate this data instead of giving sizes and mean: row u then has, in expectation over tastes and counts, as
-        many non-zeros as row u of the data, column i as many as column i, and so has the whole. The rows of W and H are
-        gamma draws as above, scaled to sums that depend on these numbers alone. Not imitated: which items go
-        together, and how large the non-zeros are, which follows from α
-    seed : of NumPy's legacy generator
+    n_users, n_items : int
+        Sizes, by default 1000 and 500. Some users and items may have no counts.
+    n_components : int
+        K.
+    concentration : float
+        α; infinity draws Poisson counts.
+    user_shape, item_shape : float
+        α^W and α^H. β^W = α^W, so that users' factors have mean 1; β^H follows from the mean count.
+    mean_count : float
+        Mean over all cells, zeros included, by default 0.1.
+    like : Interactions
+        Imitate this data instead of giving sizes and a mean: in expectation each row, each column and the whole have as
+        many non-zeros as the data. The rows of W and H are gamma draws, scaled to sums that depend on these numbers
+        alone. Which items go together and how large the non-zeros are is not imitated.
+    seed : int
+        Seed of NumPy's legacy generator.
 
     Returns
     -------
-    Simulation : Interactions with the ids 0, 1, 2, … and with `user_factors`, `item_factors`, `concentration`.
-    Takes memory for the non-zeros and the factors, and time for Σ μ, the expected total of the counts.
+    Simulation
+        Interactions with the ids 0, 1, 2, … Memory grows with the non-zeros and the factors, time with the sum of μ.
 
+    Notes
+    -----
     Cite the model: Gouvert, Oberlin, Févotte, Negative Binomial Matrix Factorization for Recommender Systems.
 
     Examples
@@ -96,7 +105,11 @@ def simulate(
     >>> bool(abs(data.matrix.sum() / intensity.sum() - 1) < 0.05)
     True
     """
-    _check(n_components, concentration, user_shape, item_shape)
+    if concentration != math.inf:
+        NegativeBinomial(concentration)  # checks it
+    for name, value in (("n_components", n_components), ("user_shape", user_shape), ("item_shape", item_shape)):
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} is {value}; it must be positive")
     rng = np.random.RandomState(seed)
     if like is None:
         sizes = (1000 if n_users is None else n_users, 500 if n_items is None else n_items)
@@ -109,31 +122,18 @@ def simulate(
         W, H = _factors_like(like, n_components, concentration, user_shape, item_shape, rng)
     else:
         raise ValueError("like= brings its own sizes and mean; leave out n_users, n_items and mean_count")
-    return Simulation(
-        np.arange(len(W)),
-        np.arange(len(H)),
-        draw_counts(W, H, concentration, rng),
-        user_factors=W,
-        item_factors=H,
-        concentration=concentration,
-    )
-
-
-def _check(n_components: int, concentration: float, user_shape: float, item_shape: float) -> None:
-    if concentration != math.inf:
-        NegativeBinomial(concentration)
-    for name, value in (("n_components", n_components), ("user_shape", user_shape), ("item_shape", item_shape)):
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} is {value}; it must be positive")
+    counts = draw_counts(W, H, concentration, rng)
+    truth: dict[str, Any] = {"user_factors": W, "item_factors": H, "concentration": concentration}
+    return Simulation(np.arange(len(W)), np.arange(len(H)), counts, **truth)
 
 
 def draw_counts(W: Array, H: Array, concentration: float, rng: np.random.RandomState) -> sp.csr_array:
-    """Draw y_ui ~ NB(α, μ/(μ+α)), μ = WHᵀ, independently: see the top of this file for why this is their law."""
+    """Draw independent y_ui ~ NB(α, μ/(μ+α)), μ = WHᵀ, as derived at the top of this file."""
     expected = np.cumsum(W @ H.sum(axis=0))
     if not expected[-1] < MOST_POINTS:
         raise ValueError(
-            f"the intensities add up to {expected[-1]:.2g}, and a draw takes time for each of that; at most "
-            f"{MOST_POINTS:,} are drawn: ask for fewer users or items or a lower mean, or a larger concentration"
+            f"the intensities add up to {expected[-1]:.2g}, which is about how many points would be drawn; at most "
+            f"{MOST_POINTS:,} are drawn: ask for fewer users or items, a lower mean, or a larger concentration"
         )
     cumulative = np.ascontiguousarray(np.cumsum(H, axis=0).T)
     ends = np.searchsorted(expected, np.arange(BLOCK_POINTS, expected[-1] + BLOCK_POINTS, BLOCK_POINTS)) + 1
@@ -153,18 +153,18 @@ def draw_counts(W: Array, H: Array, concentration: float, rng: np.random.RandomS
 
 
 def _scatter(W: Array, cumulative: Array, rng: np.random.RandomState) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Draw points of rate Σ_k w_uk h_ik: for each user and component how many, and for each which item."""
+    """Draw points of rate Σ_k w_uk h_ik: first their number per user and component, then the item of each."""
     n_points = rng.poisson(W * cumulative[:, -1])
     users, items = [], []
     for k, sums in enumerate(cumulative):
         users.append(np.repeat(np.arange(len(W), dtype=np.int32), n_points[:, k]))
         place = np.searchsorted(sums, rng.random_sample(len(users[-1])) * sums[-1], side="right")
-        items.append(np.minimum(place, len(sums) - 1).astype(np.int32))  # rounded up, a place may lie behind the last
+        items.append(np.minimum(place, len(sums) - 1).astype(np.int32))  # rounding may put a place after the last
     return np.concatenate(users), np.concatenate(items)
 
 
 def _intensities(W: Array, H: Array, users: NDArray[np.int32], items: NDArray[np.int32]) -> Array:
-    """Evaluate μ at some cells, a few at a time: rows of K numbers are gathered for each."""
+    """Evaluate μ at some cells, in blocks, because each cell takes two rows of K numbers."""
     μ = np.empty(len(users))
     for start in range(0, len(users), 1 << 15):
         part = slice(start, start + (1 << 15))
@@ -175,7 +175,7 @@ def _intensities(W: Array, H: Array, users: NDArray[np.int32], items: NDArray[np
 def _factors_like(
     data: Interactions, n_components: int, α: float, user_shape: float, item_shape: float, rng: np.random.RandomState
 ) -> tuple[Array, Array]:
-    """Draw tastes, and scale each row so that non-zeros are expected where the data has them."""
+    """Draw tastes, and scale each row so that it has the expected number of non-zeros."""
     if not data.nnz:
         raise ValueError(f"like={data!r} has no non-zero count to imitate")
     W = _directions(rng, data.n_users, n_components, user_shape)
@@ -192,7 +192,7 @@ def _factors_like(
 
 
 def _directions(rng: np.random.RandomState, n: int, n_components: int, shape: float) -> Array:
-    """Gamma rows scaled to sum 1: their law given that sum."""
+    """Gamma rows scaled to sum 1."""
     rows = rng.standard_gamma(shape, (n, n_components))
     sums = rows.sum(axis=1, keepdims=True)
     return np.asarray(np.divide(rows, sums, out=rows, where=sums > 0))
@@ -201,9 +201,9 @@ def _directions(rng: np.random.RandomState, n: int, n_components: int, shape: fl
 def _scales(activity: NDArray[Any], popularity: NDArray[Any], overlap: Array, α: float) -> tuple[Array, Array]:
     """Find s and t with Σ_i q(s_u t_i) = activity_u and Σ_u q(s_u t_i) = popularity_i, q(x) = E P(y ≥ 1 | x · overlap).
 
-    Rows with equal numbers have equal scales, so each number is one unknown. Sides are fitted in turn: as q(cx) lies
-    between q(x) and c q(x), to multiply a scale by what is missing never overshoots. Who took (nearly) everything
-    cannot be met by any scale; rounds are limited for their sake.
+    Rows with equal numbers have equal scales, so each number is one unknown. The sides are fitted in turn: q(cx) lies
+    between q(x) and c q(x), so multiplying a scale by the missing factor never overshoots. No scale suffices for a user
+    with (nearly) every item, so the number of rounds is limited.
     """
     log_x = np.linspace(_LEAST, _MOST, 1201)
     μ = np.exp(log_x)[:, None] * overlap
@@ -216,7 +216,7 @@ def _scales(activity: NDArray[Any], popularity: NDArray[Any], overlap: Array, α
     (users, of_user, n_users), (items, of_item, n_items) = (
         np.unique(numbers, return_inverse=True, return_counts=True) for numbers in (activity, popularity)
     )
-    with np.errstate(divide="ignore"):  # scale 0, logarithm −∞, for who took nothing
+    with np.errstate(divide="ignore"):  # scale 0, logarithm −∞, for rows without counts
         s, t = np.log(users) - math.log(activity.sum()) / 2, np.log(items) - math.log(activity.sum()) / 2
         for _ in range(100):
             before = s

@@ -1,4 +1,4 @@
-"""Which part of the data is held out: each function marks it, `Interactions` takes it out."""
+"""Which part of the data to hold out: each function marks it, and `Interactions` takes it out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.data.events import Events, Times, as_times, in_words
+from nbmf.data.events import Events, as_times, in_words
 
 if TYPE_CHECKING:
     from nbmf.data.interactions import Ids, Interactions
@@ -18,14 +18,14 @@ Marks = NDArray[np.bool_]
 
 
 class Split(NamedTuple):
-    """What to learn from and what to test on, with the same ids on both sides: `train, test = data.split()`."""
+    """A train and a test part with the same ids: `train, test = data.split()`."""
 
     train: Interactions
     test: Interactions
 
     @property
     def untested(self) -> Ids:
-        """Ids of the users with nothing in the test part: no ranking of theirs can be judged."""
+        """Ids of the users without a test item, whose rankings cannot be evaluated."""
         return np.asarray(self.test.users[np.diff(self.test.matrix.indptr) == 0])
 
 
@@ -38,7 +38,7 @@ def at_random(n_stored: int, test_fraction: float, seed: int) -> Marks:
 
 
 def per_user(matrix: sp.csr_array, test_fraction: float, seed: int) -> Marks:
-    """Mark a fraction, rounded down, of each user's non-zeros; one stays at least."""
+    """Mark a fraction, rounded down, of each user's non-zeros, but never all of them."""
     _check_fraction(test_fraction)
     n_stored = np.diff(matrix.indptr)
     n_test = np.minimum((test_fraction * n_stored).astype(np.intp), n_stored - 1)
@@ -46,7 +46,7 @@ def per_user(matrix: sp.csr_array, test_fraction: float, seed: int) -> Marks:
 
 
 def last_of_each_user(matrix: sp.csr_array, events: Events, n: int, seed: int) -> Marks:
-    """Mark the n non-zeros of each user whose last event is the latest, equals in random order; one stays at least."""
+    """Mark the n non-zeros of each user with the latest last events, but never all of them; ties are random."""
     if not isinstance(n, Integral) or n < 1:
         raise ValueError(f"n is {n!r}; it must be a whole number from 1")
     n_test = np.minimum(n, np.diff(matrix.indptr) - 1)
@@ -55,10 +55,10 @@ def last_of_each_user(matrix: sp.csr_array, events: Events, n: int, seed: int) -
 
 
 def from_date(events: Events, date: Any, test_fraction: float | None) -> Marks:
-    """Mark the events from a date on, or from the time of the first of the last fraction of them."""
+    """Mark the events from a date on, or from the time at which the last fraction of them begins."""
     if (date is None) == (test_fraction is None):
         raise ValueError("give either a date or test_fraction=, so that there is one time to split at")
-    cut = _as_date(date, events) if test_fraction is None else _start_of_the_last(events.times, test_fraction)
+    cut = _as_date(date, events) if test_fraction is None else _start_of_the_last(events, test_fraction)
     marks = np.asarray(events.times >= cut)
     if marks.all() or not marks.any():
         empty = "train" if marks.any() else "test"
@@ -68,7 +68,7 @@ def from_date(events: Events, date: Any, test_fraction: float | None) -> Marks:
 
 
 def _largest_of_each_row(indptr: NDArray[Any], n_marked: NDArray[Any], *keys: NDArray[Any]) -> Marks:
-    """Mark the entries of each row with the largest keys; a later key decides where the earlier ones are equal."""
+    """Mark the entries of each row with the largest keys; later keys break ties of earlier ones."""
     sizes = np.diff(indptr)
     rows = np.repeat(np.arange(len(sizes)), sizes)
     order = np.lexsort((*reversed(keys), rows))
@@ -85,12 +85,14 @@ def _as_date(date: Any, events: Events) -> Any:
     return cut
 
 
-def _start_of_the_last(times: Times, test_fraction: float) -> Any:
+def _start_of_the_last(events: Events, test_fraction: float) -> Any:
     _check_fraction(test_fraction)
-    n_test = int(test_fraction * len(times))
+    n_test = int(test_fraction * len(events))
     if not n_test:
-        raise ValueError(f"test_fraction is {test_fraction}; of {len(times)} events that leaves none for the test part")
-    return np.partition(times, -n_test)[-n_test]
+        raise ValueError(
+            f"test_fraction is {test_fraction}; of {len(events)} events that leaves none for the test part"
+        )
+    return np.partition(events.times, -n_test)[-n_test]
 
 
 def _check_fraction(test_fraction: float) -> None:

@@ -1,4 +1,7 @@
-"""Rows of a table in DuckDB → Interactions: check every cell, number the ids, add up repeated pairs."""
+"""Tables in DuckDB: parquet files, data frames and split text become Interactions.
+
+Every cell is checked, ids are numbered in sorted order, and repeated pairs are added up.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,7 +19,7 @@ import scipy.sparse as sp
 
 from nbmf.data.events import ISO_TIME, Events
 from nbmf.data.interactions import Ids, Interactions
-from nbmf.data.text import ReadError, choose
+from nbmf.data.text import ReadError, choose_columns
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -23,92 +27,71 @@ if TYPE_CHECKING:
 MOST_MEMORY = "2GiB"
 _LARGEST = 2**63 - 1
 _TEXT_TYPES = {"TEXT", "VARCHAR", "ENUM"}
-INTEGER_TYPES = {sign + size for sign in ("", "U") for size in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")}
+_INTEGER_TYPES = {sign + size for sign in ("", "U") for size in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")}
 _FRACTION_TYPES = {"FLOAT", "DOUBLE", "DECIMAL"}
 _DATE_TYPES = {"DATE", "TIMESTAMP WITH TIME ZONE"} | {"TIMESTAMP" + unit for unit in ("", "_S", "_MS", "_NS")}
-_TIME_KINDS = ("integer", "number", "date")
-"""What the times of a table may be: the first that all of them are."""
+_TIME_KINDS = ("integer", "number", "date")  # the times of a table are of the first kind that fits all of them
+_POSITION = "__nbmf_position__"  # reserved: no column of a file has this name
+_INDEX = "__index_level_"  # how the columns begin that pandas adds for its row labels
+_PARTS = "files whose names end in .parquet, except those that begin with a dot or _"
 
 
 class Table(NamedTuple):
-    """What DuckDB can select, and which of its columns hold what."""
+    """Something DuckDB can select from, and the roles of its columns."""
 
     name: str
     relation: str
-    columns: dict[str, tuple[str, str]]  # SQL and type; TEXT is text from a file, which may stand for integers
+    columns: dict[str, tuple[str, str]]  # SQL and type by role; TEXT comes from a text file and may stand for integers
     place: str = "row {} (from 0)"
-    position: str | None = None  # SQL for the number in the place
+    position: str | None = None  # SQL for the number in `place`
 
 
-class Numbered(NamedTuple):
-    """What was found in a table whose every row is sound.
+class NumberedIds(NamedTuple):
+    """What a table without faults holds; the tables `users` and `items` of the database map ids to codes."""
 
-    users, items : ids in order; the tables `users` and `items` of the connection have their codes
-    n_rows : how many there are
-    time_kind : which kind of time all rows have, None where no time was asked for
-    """
-
-    users: Ids
+    users: Ids  # sorted; the code of an id is its position
     items: Ids
     n_rows: int
-    time_kind: str | None
+    time_kind: str | None  # None without a time column
 
 
 @contextmanager
 def connect(name: str, memory: int | None = None, folder: str | None = None) -> Iterator[DuckDBPyConnection]:
-    """Open a database in memory that never goes online; its errors are told as those of reading `name`.
+    """Open a database in memory that never goes online, and report its errors as errors of reading `name`.
 
-    memory : bytes that it may take before it spills to disk
-    folder : where it spills; by default where temporary files go
+    It takes `memory` bytes at most before it spills to `folder`, by default the system's for temporary files.
     """
-    import duckdb  # noqa: PLC0415 - slow to import
+    import duckdb  # noqa: PLC0415 (slow to import)
 
     with tempfile.TemporaryDirectory(prefix="nbmf-", dir=folder) as spill:
         config: dict[str, Any] = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
         try:
             with duckdb.connect(":memory:", config=config | {"temp_directory": spill}) as connection:
-                connection.execute("SET enable_progress_bar = false")
-                connection.execute("SET TimeZone = 'UTC'")
-                # else a join may hold all rows and look up the ids in them, not the other way round
+                connection.execute("SET enable_progress_bar = false; SET TimeZone = 'UTC'")
+                # otherwise a join may hold all rows and look up the ids in them, instead of the reverse
                 connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
                 if memory is None:
                     _limit_memory(connection)
                 else:
-                    connection.execute(f"SET memory_limit = '{memory}B'")
-                    connection.execute("SET preserve_insertion_order = false")
+                    connection.execute(f"SET memory_limit = '{memory}B'; SET preserve_insertion_order = false")
                 yield connection
         except (duckdb.Error, RuntimeError) as error:
-            if is_interrupted(error):
-                raise KeyboardInterrupt from error
+            reason = " ".join(str(error).split())
+            is_interrupted = isinstance(error, duckdb.InterruptException) or "KeyboardInterrupt" in reason
+            if is_interrupted or (isinstance(error, RuntimeError) and "interrupted" in reason):
+                raise KeyboardInterrupt from error  # the database reports Ctrl-C in several ways
             if not isinstance(error, duckdb.Error):
                 raise
-            reason = " ".join(str(error).split())[:300]
-            if is_without_room(error):
+            if isinstance(error, duckdb.OutOfMemoryException) or "No space left" in reason:
                 raise ReadError(
-                    f"{name}: the database has no room for it, in memory or in {os.path.dirname(spill)}; make room "
-                    f"there, or let it take more memory ({reason})"
+                    f"{name}: the database ran out of room in memory or in {os.path.dirname(spill)}; free some space "
+                    f"there, or allow more memory ({reason[:300]})"
                 ) from error
-            raise ReadError(f"{name}: cannot be read (damaged, or of a kind not known here): {reason}") from error
-
-
-def is_interrupted(error: Exception) -> bool:
-    """Whether the database has ended because of Ctrl-C, which it tells in ways of its own."""
-    import duckdb  # noqa: PLC0415
-
-    told = isinstance(error, RuntimeError) and "interrupted" in str(error)
-    return told or isinstance(error, duckdb.InterruptException) or "KeyboardInterrupt" in str(error)
-
-
-def is_without_room(error: Exception) -> bool:
-    """Whether the database has filled its memory or the disk."""
-    import duckdb  # noqa: PLC0415
-
-    is_disk = isinstance(error, duckdb.Error) and "No space left" in str(error)
-    return is_disk or isinstance(error, duckdb.OutOfMemoryException)
+            raise ReadError(f"{name}: cannot be read (damaged, or of an unknown kind): {reason[:300]}") from error
 
 
 def _limit_memory(connection: DuckDBPyConnection) -> None:
-    """Let tables of more than 2 GB spill to disk: by default they fill the machine, where the arrays must go too."""
+    """Make tables above 2 GB spill to disk; by default they fill the memory that the arrays will need."""
     ((limit,),) = connection.execute("SELECT current_setting('memory_limit')").fetchall()
     size, unit = limit.split()
     if unit == "TiB" or (unit == "GiB" and float(size) > 2):
@@ -120,8 +103,8 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def path_literal(path: str) -> str:
-    """Return SQL for the path of one file: brackets keep DuckDB from taking * ? [ in its name as a pattern."""
+def path_sql(path: str) -> str:
+    """Return SQL for the path of one file; brackets keep DuckDB from reading * ? [ in its name as a pattern."""
     return literal(re.sub(r"([*?\[])", r"[\1]", os.path.abspath(path)))
 
 
@@ -130,23 +113,95 @@ def identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def column_types(connection: DuckDBPyConnection, relation: str) -> dict[str, str]:
+    """Return names and types of the columns of a relation."""
+    return {column: kind for column, kind, *_ in connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()}
+
+
+def frame_table(connection: DuckDBPyConnection, frame: Any, named: dict[str, str | None]) -> Table:
+    """Return the table of a data frame."""
+    return typed_table(connection, "data frame", load_frame(connection, frame), "rowid", named)
+
+
+def load_frame(connection: DuckDBPyConnection, frame: Any) -> str:
+    """Copy a data frame into a table of the database, and return its name."""
+    # through its Arrow stream only: for the frames that DuckDB knows, it guesses types in its own ways
+    connection.register("frame", SimpleNamespace(__arrow_c_stream__=frame.__arrow_c_stream__))
+    connection.execute("CREATE TEMP TABLE loaded AS SELECT * FROM frame")
+    return "loaded"
+
+
 def typed_table(
     connection: DuckDBPyConnection, name: str, relation: str, position: str, named: dict[str, str | None]
 ) -> Table:
     """Return the table of a relation whose columns have names and types."""
-    described = connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()
-    # neither the labels of an ENUM nor the digits of a DECIMAL; nor the row labels that pandas adds
-    types = {column: re.sub(r"\(.*\)$", "", kind) for column, kind, *_ in described if column != position}
-    types = {column: kind for column, kind in types.items() if not column.startswith("__index_level_")}
-    chosen = {role: list(types)[k] for role, k in choose(name, list(types), named).items()}
+    # of an ENUM without its labels, of a DECIMAL without its digits
+    types = {c: re.sub(r"\(.*\)$", "", kind) for c, kind in column_types(connection, relation).items()}
+    names = [column for column in types if column != position and not column.startswith(_INDEX)]
+    chosen = {role: names[k] for role, k in choose_columns(name, names, named).items()}
     columns = {role: (identifier(column), types[column]) for role, column in chosen.items()}
     if connection.execute(f"SELECT 1 FROM {relation} LIMIT 1").fetchone() is None:  # then columns may have no type
         raise ReadError(f"{name}: has columns but no rows")
     return Table(name, relation, columns, position=position)
 
 
-def number(connection: DuckDBPyConnection, table: Table, n_rows: int | None = None) -> Numbered:
-    """Check every row of a table and number its ids; the view `rows` has what each row says."""
+def parts_of(folder: str) -> list[str]:
+    """Return the sorted paths of the parquet files in a folder; subfolders, which are not read, are an error."""
+    names = sorted(name for name in os.listdir(folder) if not name.startswith((".", "_")))
+    parts = [os.path.join(folder, name) for name in names if name.casefold().endswith(".parquet")]
+    subfolder = next((name for name in names if os.path.isdir(os.path.join(folder, name))), None)
+    if not parts:
+        raise ReadError(f"{folder}: is a directory without parquet files ({_PARTS}); name one file")
+    if subfolder is not None:
+        raise ReadError(
+            f"{folder}: {subfolder} is a directory, and nested directories are not read; put all parts into one "
+            f"directory, from which nbmf reads {_PARTS}"
+        )
+    return parts
+
+
+def parquet_table(connection: DuckDBPyConnection, path: str, named: dict[str, str | None]) -> Table:
+    """Return the table of a parquet file, or of all parts in a folder; `named` maps roles to column names or None."""
+    is_folder = os.path.isdir(path)
+    files = parts_of(path) if is_folder else [path]
+    if is_folder:
+        _check_alike(connection, path, files)
+    names = list(column_types(connection, _all_of(files)))
+    # a column may have the name of one that DuckDB adds, which hides the latter unless the column is renamed
+    other = [f"column_{k}" for k in range(len(names))]
+    columns = ", ".join(f"{ours} AS {identifier(name)}" for ours, name in zip(other, names, strict=True))
+    row = "file_row_number"
+    position = f"{{'part': parse_filename(filename), 'row': {row}}}" if is_folder else row
+    relation = f"(SELECT {columns}, {position} AS {_POSITION} FROM {_all_of(files)} AS parts({', '.join(other)}))"
+    table = typed_table(connection, path, relation, _POSITION, named)
+    return table._replace(place="{0[part]}, row {0[row]} (from 0)") if is_folder else table
+
+
+def _all_of(files: list[str]) -> str:
+    listed = ", ".join(map(path_sql, files))
+    return f"read_parquet([{listed}], union_by_name=true, hive_partitioning=false)"  # by name: also the widest integers
+
+
+def _check_alike(connection: DuckDBPyConnection, folder: str, files: list[str]) -> None:
+    """Refuse parts whose columns differ, except in order and in the size of integers.
+
+    DuckDB would silently convert all parts to the types of the first: 1.5 becomes 2, and '007' becomes 7.
+    """
+    first = column_types(connection, _all_of(files[:1]))
+    for file in files[1:]:
+        found = column_types(connection, _all_of([file]))
+        for column in first | found:
+            kinds = [types.get(column, "missing") for types in (first, found)]
+            if kinds[0] != kinds[1] and not column.startswith(_INDEX) and not _INTEGER_TYPES.issuperset(kinds):
+                places = (os.path.basename(place) for place in (files[0], file))
+                differ = " and ".join(f"{kind} in {place}" for kind, place in zip(kinds, places, strict=True))
+                raise ReadError(
+                    f"{folder}: the column {column!r} is {differ}; write all parts with the same columns and types"
+                )
+
+
+def number_ids(connection: DuckDBPyConnection, table: Table, n_rows: int | None = None) -> NumberedIds:
+    """Check every row of a table and number its ids; makes the view `rows` and the tables `users` and `items`."""
     raw = ", ".join(f"{table.columns[role][0]} AS raw_{role}" for role in table.columns)
     times = ", ".join(f"{sql} AS time_{kind}" for kind, sql in _time_sql(table).items())
     connection.execute(f"""
@@ -159,39 +214,41 @@ def number(connection: DuckDBPyConnection, table: Table, n_rows: int | None = No
         SELECT user_id, item_id, grouping(item_id) = 1 AS of_user, count(*) AS n_rows, count(amount) AS n_counts,
             {n_times}
         FROM rows GROUP BY GROUPING SETS ((user_id), (item_id))""")
-    ((found, sound),) = connection.execute("""
-        SELECT coalesce(sum(n_rows) FILTER (of_user), 0), coalesce(bool_and(n_rows = n_counts
-            AND CASE WHEN of_user THEN user_id IS NOT NULL ELSE item_id IS NOT NULL END), true) FROM ids""").fetchall()
-    kind = _time_kind(connection) if "time" in table.columns else None
-    if not sound or n_rows not in (None, found) or kind == "mixed":
+    totals = ", ".join(f"coalesce(sum(n_{what}) FILTER (of_user), 0)" for what in ("rows", *_TIME_KINDS))
+    ((sound, found, *n_dated),) = connection.execute(f"""
+        SELECT coalesce(bool_and(n_rows = n_counts
+            AND CASE WHEN of_user THEN user_id IS NOT NULL ELSE item_id IS NOT NULL END), true), {totals}
+        FROM ids""").fetchall()
+    kind = next((kind for kind, n in zip(_TIME_KINDS, n_dated, strict=True) if n == found), "mixed")
+    if not sound or n_rows not in (None, found) or (kind == "mixed" and "time" in table.columns):
         raise _first_fault(connection, table) if table.position else ReadError(f"{table.name}: needs a careful look")
     users, items = (_number(connection, table, role) for role in ("user", "item"))
-    return Numbered(users, items, found, kind)
+    return NumberedIds(users, items, found, kind if "time" in table.columns else None)
 
 
-def gather(connection: DuckDBPyConnection, table: Table, n_rows: int | None = None) -> Interactions:
-    """Check, number the ids, add up. Rows are gone through twice and never held, if they have no times."""
-    users, items, found, kind = number(connection, table, n_rows)
-    rows, columns, total = _numbered(connection, "TRY_CAST(sum(amount) AS BIGINT) AS total", "GROUP BY ALL")
-    if np.ma.is_masked(total):
-        k = np.flatnonzero(np.ma.getmaskarray(total))[0]
-        raise too_many(table, users[rows[k]], items[columns[k]])
+def build_interactions(connection: DuckDBPyConnection, table: Table, n_rows: int | None = None) -> Interactions:
+    """Check a table and add up its repeated pairs. Without times, rows are read twice and never held in memory."""
+    users, items, found, kind = number_ids(connection, table, n_rows)
+    rows, columns, total = _select(connection, "TRY_CAST(sum(amount) AS BIGINT) AS total", "GROUP BY ALL")
+    check_sums(table, users, items, rows, columns, total)
     matrix = sp.csr_array((total, (rows, columns)), shape=(len(users), len(items)))
-    matrix.sum_duplicates()  # sorts, too
+    matrix.sum_duplicates()  # also sorts
     matrix.eliminate_zeros()
-    events = Events.of(*_numbered(connection, f"amount, time_{kind}")) if kind else None
+    events = Events.of(*_select(connection, f"amount, time_{kind}")) if kind else None
     return Interactions(users, items, matrix, n_repeated=found - len(total), events=events)
 
 
-def too_many(table: Table, user: Any, item: Any) -> ReadError:
-    """Return the error for counts of one pair whose sum is no 64-bit number."""
-    return ReadError(f"{table.name}: the counts of user {user!r} and item {item!r} add up to more than 2**63 - 1")
+def check_sums(table: Table, users: Ids, items: Ids, rows: Any, columns: Any, total: Any) -> None:
+    """Raise ReadError if the counts of a pair add up to more than 64 bits, which makes their total NULL."""
+    for k in np.flatnonzero(np.ma.getmaskarray(total))[:1]:
+        pair = f"user {users[rows[k]]!r} and item {items[columns[k]]!r}"
+        raise ReadError(f"{table.name}: the counts of {pair} add up to more than 2**63 - 1")
 
 
 def _id_sql(table: Table, role: str) -> str:
-    """The id, NULL where there is none."""
+    """SQL for the id, NULL if there is none."""
     column, kind = table.columns[role]
-    if kind in INTEGER_TYPES:
+    if kind in _INTEGER_TYPES:
         return f"TRY_CAST({column} AS BIGINT)"
     if kind in _TEXT_TYPES:
         return f"nullif({column}::VARCHAR, '')"
@@ -199,7 +256,7 @@ def _id_sql(table: Table, role: str) -> str:
 
 
 def _count_sql(table: Table) -> str:
-    """The count, NULL where it is none."""
+    """SQL for the count, NULL if it is not a whole number from 0."""
     column, kind = table.columns.get("count", ("1", "BIGINT"))
     number = f"TRY_CAST({column} AS BIGINT)"
     if kind in _TEXT_TYPES:
@@ -208,25 +265,26 @@ def _count_sql(table: Table) -> str:
         return f"CASE WHEN regexp_full_match({text}, '[0-9]+([.]0*)?') THEN {number} END"
     if kind in _FRACTION_TYPES:
         return f"CASE WHEN {column} >= 0 AND {column} = trunc({column}) THEN {number} END"
-    if kind in INTEGER_TYPES or kind == "BOOLEAN":
+    if kind in _INTEGER_TYPES or kind == "BOOLEAN":
         return f"CASE WHEN {number} >= 0 THEN {number} END"
     raise ReadError(f"{table.name}: the count column {column} has type {kind}; turn it into whole numbers")
 
 
 def _time_sql(table: Table) -> dict[str, str]:
-    """The time as each kind of time, NULL where it is none of that kind."""
+    """SQL for the time as each kind, NULL if it is not of that kind."""
     sql = dict.fromkeys(_TIME_KINDS, "NULL")
     if "time" not in table.columns:
         return sql
     column, kind = table.columns["time"]
     if kind in _TEXT_TYPES:
         text = f"trim({column}::VARCHAR, ' \t')"
-        digits, date = f"regexp_full_match({text}, '-?[0-9]+')", f"regexp_full_match({text}, '{ISO_TIME}')"
-        number = f"regexp_full_match({text}, '-?[0-9]+([.][0-9]*)?(e[-+]?[0-9]+)?', 'i')"
-        sql["integer"] = f"CASE WHEN {digits} THEN TRY_CAST({text} AS BIGINT) END"
-        sql["number"] = f"CASE WHEN {number} THEN {_finite(f'TRY_CAST({text} AS DOUBLE)')} END"
-        sql["date"] = f"CASE WHEN {date} THEN TRY_CAST({text} AS TIMESTAMPTZ) END"
-    elif kind in INTEGER_TYPES:
+        for name, pattern, value in (
+            ("integer", "-?[0-9]+", f"TRY_CAST({text} AS BIGINT)"),
+            ("number", "-?[0-9]+([.][0-9]*)?([eE][-+]?[0-9]+)?", _finite(f"TRY_CAST({text} AS DOUBLE)")),
+            ("date", ISO_TIME, f"TRY_CAST({text} AS TIMESTAMPTZ)"),
+        ):
+            sql[name] = f"CASE WHEN regexp_full_match({text}, '{pattern}') THEN {value} END"
+    elif kind in _INTEGER_TYPES:
         sql["integer"] = f"TRY_CAST({column} AS BIGINT)"
     elif kind in _FRACTION_TYPES:
         sql["number"] = _finite(f"{column}::DOUBLE")
@@ -241,15 +299,8 @@ def _finite(value: str) -> str:
     return f"CASE WHEN isfinite({value}) THEN {value} END"
 
 
-def _time_kind(connection: DuckDBPyConnection) -> str:
-    (n_rows, *n_times), *_ = connection.execute(
-        f"SELECT sum(n_rows), {', '.join(f'sum(n_{kind})' for kind in _TIME_KINDS)} FROM ids"
-    ).fetchall()
-    return next((kind for kind, n in zip(_TIME_KINDS, n_times, strict=True) if n == n_rows), "mixed")
-
-
 def _number(connection: DuckDBPyConnection, table: Table, role: str) -> Ids:
-    """Fill the table `users` or `items` with ids and their codes, and return the ids in this order."""
+    """Fill the table `users` or `items` with ids and codes, and return the ids sorted by code."""
     chosen = f"FROM ids WHERE {'' if role == 'user' else 'NOT'} of_user"
     value = f"{role}_id"
     if table.columns[role][1] == "TEXT":
@@ -262,16 +313,18 @@ def _number(connection: DuckDBPyConnection, table: Table, role: str) -> Ids:
     return np.asarray(connection.execute(f"SELECT value FROM {role}s ORDER BY code").fetchnumpy()["value"])
 
 
-def _numbered(connection: DuckDBPyConnection, values: str, grouping: str = "") -> list[Any]:
-    """The codes of user and item of each row, and some values."""
-    selected: dict[str, Any] = connection.execute(f"""
-        SELECT users.code AS user, items.code AS item, {values}
-        FROM rows JOIN users ON user_id = users.id JOIN items ON item_id = items.id {grouping}""").fetchnumpy()
-    return list(selected.values())
+def coded_sql(values: str, grouping: str = "") -> str:
+    """Return SQL for the codes of user and item of each row, with some values."""
+    return f"""SELECT users.code AS user, items.code AS item, {values}
+        FROM rows JOIN users ON user_id = users.id JOIN items ON item_id = items.id {grouping}"""
+
+
+def _select(connection: DuckDBPyConnection, values: str, grouping: str = "") -> list[Any]:
+    return list(connection.execute(coded_sql(values, grouping)).fetchnumpy().values())
 
 
 def _first_fault(connection: DuckDBPyConnection, table: Table) -> ReadError:
-    """The first row in which something is missing, in words; what a time should be is said by the first row's."""
+    """Describe the first row with a fault; the first row of all decides whether times are dates or numbers."""
     raw_count, raw_time = (f"raw_{role}" if role in table.columns else "1" for role in ("count", "time"))
     by_position = "ORDER BY position LIMIT 1"
     first = connection.execute(f"SELECT time_date IS NOT NULL FROM rows {by_position}").fetchall()
@@ -313,5 +366,5 @@ def _time_problem(text: str | None, expected: str | None) -> str:
     if text is None or not text.strip():
         return f"is {'missing (null)' if text is None else 'empty'}; every row needs one"
     if expected:
-        return f"is no {expected}, while the first row has one; times are all numbers or all dates"
+        return f"is not a {expected}, but the time of the first row is; times are all numbers or all dates"
     return "is neither a number nor a date; write 2017-01-31, 2017-01-31T20:15:00 or a plain number"

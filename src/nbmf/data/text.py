@@ -1,4 +1,4 @@
-"""The layout of a table of interactions: delimiter, header, and which column holds what."""
+"""The format of a text file of interactions: delimiter, header, and the role of each column."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import csv
 import difflib
 import re
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
+from itertools import islice
 from typing import NamedTuple
 
 HEAD_LINES = 200
 LONGEST_LINE = 131_072  # bytes; the csv module's own limit for a field
 _INTEGER = re.compile("-?[0-9]+")
-# what a count column may hold, right or wrong; no column is called like this
+# what a count column may hold, right or wrong; no column has such a name
 _NUMBER_LIKE = re.compile(r"\s*([-+.]?\d.*|[-+]?inf(inity)?|nan|null|none|n/?a|)\s*", re.IGNORECASE)
-# patterns for names without case, blanks and punctuation
+# patterns of column names, in lower case and without blanks and punctuation
 _KNOWN_NAMES = {
     "user": "uid who users? (user|customer|household|visitor|listener|client|member|person)(id)?",
     "item": "iid sku what items? (item|song|track|artist|product|movie|book|article|page)(id)?",
@@ -23,28 +25,28 @@ _KNOWN_NAMES = {
 
 
 class ReadError(ValueError):
-    """What was given cannot be read; the message names the file, the line, the value and the way out."""
+    """A source cannot be read; the message names the file, the line, the value and the remedy."""
 
 
 class MissingFileError(ReadError, FileNotFoundError):
     """There is no such file."""
 
 
-class Layout(NamedTuple):
-    """How a text file is laid out."""
+class TextFormat(NamedTuple):
+    """How to split the lines of a text file."""
 
     delimiter: str
-    width: int
-    header: list[str]  # empty where there is none
-    columns: dict[str, int]  # positions of user, item and count; without a count, each row counts 1
+    n_columns: int
+    header: list[str]  # empty if there is none
+    columns: dict[str, int]  # position of each role; without a count column, each row counts 1
 
 
 def as_text(raw: bytes, offset: int, where: str) -> str:
-    """Decode a line; what is not text is named by its place."""
+    """Decode a line; `offset` is its place in the file, for errors."""
     if len(raw) > LONGEST_LINE:
-        raise ReadError(f"{where}: is longer than {LONGEST_LINE} bytes; this is no table of users and items")
+        raise ReadError(f"{where}: is longer than {LONGEST_LINE} bytes; this is not a table of users and items")
     if b"\0" in raw:
-        raise ReadError(f"{where}: NUL at byte {offset + raw.index(0)}, so not text; convert it to UTF-8")
+        raise ReadError(f"{where}: NUL at byte {offset + raw.index(0)}, so this is not text; convert it to UTF-8")
     try:
         text = raw.decode("utf-8" if offset else "utf-8-sig")
     except UnicodeDecodeError as error:
@@ -55,40 +57,41 @@ def as_text(raw: bytes, offset: int, where: str) -> str:
     return text
 
 
-def recognise(path: str, head: list[str], named: dict[str, str | None]) -> Layout:
-    """Delimiter, header and columns of a text file, from its first lines."""
+def recognise(path: str, lines: Iterable[str], named: dict[str, str | None]) -> TextFormat:
+    """Recognise delimiter, header and columns of a text file from its first lines."""
+    head = list(islice(lines, HEAD_LINES))
     if not "".join(head).strip("\r\n"):
         raise ReadError(f"{path}: has no rows, only blank lines")
     tables = {delimiter: _split(head, delimiter) for delimiter in "\t,;| "}
-    if not any(map(_fit, tables.values())):  # all may be inside one quote that is never closed; that is named later
+    if not any(map(_fit, tables.values())):  # perhaps all is inside a quote that is never closed; reading will say so
         tables = {delimiter: [line.rstrip("\r\n").split(delimiter) for line in head] for delimiter in tables}
-    for group in ("\t", ",;|", " "):  # what comes later may well stand inside an id
+    for group in ("\t", ",;|", " "):  # ids are more likely to contain the later ones
         if candidates := [delimiter for delimiter in group if _fit(tables[delimiter]) >= 0.5]:
             delimiter = max(candidates, key=lambda d: (_has_names_or_counts(tables[d], named), _fit(tables[d])))
             break
     else:
         raise ReadError(f"{path}, line 1: no two columns found; separate them by tab, comma, semicolon, pipe or space")
     records = tables[delimiter]
-    width = _commonest_width(records)
+    n_columns = _commonest_width(records)
     first = records[0] if head[0].strip("\r\n") else []
-    if len(first) != width:
-        raise wrong_width(path, 1, len(first), width)
+    if len(first) != n_columns:
+        raise wrong_width(path, 1, len(first), n_columns)
     is_named = any(name is not None for name in named.values())
-    if not is_named and not _is_header(first, [row for row in records[1:] if len(row) == width]):
-        if width > len(_KNOWN_NAMES):
+    if not is_named and not _is_header(first, [row for row in records[1:] if len(row) == n_columns]):
+        if n_columns > len(_KNOWN_NAMES):
             raise ReadError(
-                f"{path}: has {width} columns and no header, so which are user, item and count is not known; "
-                "put their names in a first line"
+                f"{path}: has {n_columns} columns and no header, so nbmf cannot tell which are user, item and count; "
+                "add a first line with their names"
             )
-        return Layout(delimiter, width, [], dict(zip(_KNOWN_NAMES, range(width), strict=False)))
+        return TextFormat(delimiter, n_columns, [], dict(zip(_KNOWN_NAMES, range(n_columns), strict=False)))
     if len(records) == 1:
         raise ReadError(f"{path}: has a header but no rows")
-    return Layout(delimiter, width, first, choose(path, first, named))
+    return TextFormat(delimiter, n_columns, first, choose_columns(path, first, named))
 
 
 def _split(lines: list[str], delimiter: str) -> list[list[str]]:
     records: list[list[str]] = []
-    with suppress(csv.Error):  # faults are named later, by line
+    with suppress(csv.Error):  # reading names faults by line
         for record in csv.reader(lines, delimiter=delimiter):
             records += [record] if record else []
     return records[:-1] if len(lines) == HEAD_LINES else records  # the last may be cut
@@ -99,7 +102,7 @@ def _commonest_width(records: list[list[str]]) -> int:
 
 
 def _fit(records: list[list[str]]) -> float:
-    """Share of the lines that have the commonest width, if that makes two columns."""
+    """Share of the lines with the commonest number of columns; 0 unless there are two or more."""
     width = _commonest_width(records)
     return sum(len(record) == width for record in records) / len(records) if width > 1 else 0.0
 
@@ -115,13 +118,13 @@ def _has_names_or_counts(records: list[list[str]], named: dict[str, str | None])
 
 
 def _is_header(first: list[str], rows: list[list[str]]) -> bool:
-    """Whether the first line names columns, where the caller has not said so by naming some."""
+    """Whether the first line is a header, if the caller has not named columns."""
     roles = [_roles(cell) for cell in first]
-    # 'user' or 'song' may be ids: as names they stand in their place, and do not come back below
-    comes_back = any(row[0] == first[0] or row[1] == first[1] for row in rows)
-    both = not comes_back and set().union(*roles[:2]) >= {"user", "item"}
+    # 'user' and 'song' may also be ids; as names they stand in the right column and appear only once
+    is_repeated = any(row[0] == first[0] or row[1] == first[1] for row in rows)
+    both = not is_repeated and set().union(*roles[:2]) >= {"user", "item"}
     if len(first) == 2:
-        is_named = both or (not comes_back and ("user" in roles[0] or "item" in roles[1]))
+        is_named = both or (not is_repeated and ("user" in roles[0] or "item" in roles[1]))
     elif _NUMBER_LIKE.fullmatch(first[2]):
         return both
     else:
@@ -132,8 +135,8 @@ def _is_header(first: list[str], rows: list[list[str]]) -> bool:
     return integers_below and not any(map(_INTEGER.fullmatch, first))
 
 
-def choose(source: str, names: list[str], named: dict[str, str | None]) -> dict[str, int]:
-    """Positions of user, item and count in a source that names its columns."""
+def choose_columns(source: str, names: list[str], named: dict[str, str | None]) -> dict[str, int]:
+    """Return the position of each role among named columns; `named` maps roles to names, None to recognise them."""
     listed = "the columns are " + ", ".join(map(repr, names))
     chosen: dict[str, int] = {}
     for role, name in sorted(named.items(), key=lambda given: given[1] is None):
@@ -159,6 +162,6 @@ def choose(source: str, names: list[str], named: dict[str, str | None]) -> dict[
 
 
 def wrong_width(path: str, line: int, found: int, expected: int) -> ReadError:
-    """Name a line that has too few or too many columns."""
+    """Return the error for a line with too few or too many columns."""
     what = f"{found} column{'s' * (found != 1)}" if found else "a blank line"
     return ReadError(f"{path}, line {line}: {what} where {expected} columns are expected; quote ids with delimiters")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from nbmf.backends import make_backend
 from nbmf.backends.counts import Counts
-from nbmf.data.ids import NUMBERS
+from nbmf.data.ids import NUMBERS, align
 from nbmf.data.interactions import Ids, Interactions, canonical
 from nbmf.estimators.fit import AverageFit, FactorFit, NewRows
 from nbmf.estimators.fold_in import Resources, fold_in, formed
@@ -53,8 +53,7 @@ def add_items(fit: FactorFit, data: Any, resources: Resources) -> FactorFit:
         whole = replace(whole, users=fit.users)
         items = _next_ids(fit.items, whole.n_items, "items")
     _check_new(fit.item_lookup.find(items)[1], items, "item")
-    rows = fit.user_lookup.positions(whole.users)
-    matrix = _placed(whole.matrix, rows, np.arange(len(items)), (len(fit.users), len(items)))
+    matrix = align(whole, users=fit.user_lookup)
     by_item = canonical(sp.csr_array(matrix.T))
 
     def grow(fit: FactorFit) -> FactorFit:
@@ -75,11 +74,8 @@ def _with_counts(fit: FactorFit, data: Interactions, resources: Resources) -> Fa
     items that are only new to each other find each other, too.
     """
     n_users, n_items = fit.counts.shape
-    rows, row_known = fit.user_lookup.find(data.users)
-    columns, column_known = fit.item_lookup.find(data.items)
-    rows, columns = _numbered(rows, row_known, n_users), _numbered(columns, column_known, n_items)
-    shape = n_users + int((~row_known).sum()), n_items + int((~column_known).sum())
-    added = _placed(data.matrix, rows, columns, shape)
+    row_known, column_known = fit.user_lookup.find(data.users)[1], fit.item_lookup.find(data.items)[1]
+    added = align(data, fit.user_lookup, fit.item_lookup, unknown="append")
     if fit.unknown is not None and (n_hidden := (fit.unknown * (added[:n_users, :n_items] != 0)).nnz):
         raise ValueError(f"{n_hidden} of these counts are in cells that the fit treats as unknown; fit again instead")
     new_rows = sp.csr_array(added[n_users:])
@@ -87,18 +83,20 @@ def _with_counts(fit: FactorFit, data: Interactions, resources: Resources) -> Fa
     if new_rows.shape[0]:
         taken = canonical(sp.csr_array(new_rows[:, :n_items]))
         users = fold_in(taken, fit.fixed_items, resources)
-        if not users.is_posterior and shape[1] > n_items:  # a point without counts is 0 and could give a new item none
+        if (
+            not users.is_posterior and added.shape[1] > n_items
+        ):  # a point without counts is 0 and could give a new item none
             empty = np.diff(taken.indptr) == 0
             users = Point(np.where(empty[:, None], fit.typical_user(), users.mean))
         base = _with_users(base, data.users[~row_known], taken, users)
-    if shape[1] > n_items:
+    if added.shape[1] > n_items:
         new_columns = canonical(sp.csr_array(added[:, n_items:]))
         names = None if data.item_names is None else data.item_names[~column_known]
         items = fold_in(canonical(sp.csr_array(new_columns.T)), base.fixed_users, resources)
         base = _with_items(base, data.items[~column_known], names, new_columns, items)
-    has_counts = np.diff(data.matrix.indptr) > 0
-    again = row_known & has_counts if shape[1] == n_items else ~row_known | has_counts
-    return _folded_again(base, np.sort(rows[again]), resources)  # without new items, new users are done
+    again = np.diff(added.indptr) > 0
+    again[n_users:] = added.shape[1] > n_items  # without new items, new users are done
+    return _folded_again(base, np.flatnonzero(again), resources)
 
 
 def _folded_again(fit: FactorFit, rows: NDArray[np.intp], resources: Resources) -> FactorFit:
@@ -159,19 +157,6 @@ def _joined(known: Ids, new: Ids, what: str) -> Ids:
             "numbers"
         )
     return np.concatenate((known, new)) if len(new) else known
-
-
-def _numbered(positions: NDArray[np.intp], known: NDArray[np.bool_], size: int) -> NDArray[np.intp]:
-    """Number those that are not known after all others, in their order."""
-    return np.where(known, positions, size + np.cumsum(~known) - 1)
-
-
-def _placed(
-    matrix: sp.csr_array, rows: NDArray[np.intp], columns: NDArray[np.intp], shape: tuple[int, int]
-) -> sp.csr_array:
-    """Put the entries of a matrix into other rows and columns."""
-    row = np.repeat(rows, np.diff(matrix.indptr))
-    return canonical(sp.csr_array((matrix.data, (row, columns[matrix.indices])), shape=shape))
 
 
 def _sum(first: sp.csr_array, second: sp.csr_array) -> sp.csr_array:

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
-from nbmf.data.ids import Lookup
+from nbmf.data.ids import Lookup, align
 from nbmf.data.interactions import Interactions, canonical, check_counts, check_matrix, widened
 
 # y/λ, and products of sixteen shapes in the moments of gammas, must stay numbers
@@ -66,21 +66,18 @@ def align_items(data: Interactions, items: Lookup, unknown_items: str) -> sp.csr
     unknown_items : str
         "error" to refuse items that are not known, "ignore" to leave them out with a warning.
     """
-    columns, known = items.find(data.items)
-    matrix = data.matrix
-    lost = ~known[matrix.indices]
-    if lost.any():
-        first = data.items[matrix.indices[lost][:1]].tolist()[0]
-        if unknown_items == "error":
-            raise KeyError(f"{items.unknown(first).args[0]}; unknown_items='ignore' leaves such items out")
+    try:
+        matrix = align(data, items=items, unknown=unknown_items)
+    except KeyError as error:
+        raise KeyError(f"{error.args[0]}; unknown_items='ignore' leaves such items out") from None
+    if matrix.nnz < data.nnz:
+        lost = np.setdiff1d(data.matrix.indices, np.flatnonzero(items.find(data.items)[1]))
         warnings.warn(
-            f"{len(np.unique(matrix.indices[lost]))} items were not in the data of the fit, {first!r} among them: "
-            f"{int(lost.sum())} of {matrix.nnz} counts are left out",
-            stacklevel=5,
+            f"{len(lost)} items were not in the data of the fit, {data.items[lost[:1]].tolist()[0]!r} among them: "
+            f"{data.nnz - matrix.nnz} of {data.nnz} counts are left out",
+            stacklevel=4,
         )
-    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))[~lost]
-    entries = matrix.data[~lost], (rows, columns[matrix.indices[~lost]])
-    return canonical(sp.csr_array(entries, shape=(matrix.shape[0], len(items.ids))))
+    return matrix
 
 
 def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:

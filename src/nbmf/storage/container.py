@@ -1,9 +1,8 @@
 """One file of named arrays and a JSON document, sealed by checksums, written as a whole or not at all.
 
 It is a safetensors file, so other programs can read the arrays: 8 bytes with the length of the header, the header in
-JSON, the arrays. What that format leaves open is added inside it (docs/format.md): a SHA-256 of each array and one of
-the header, which is checked before anything in the header is believed. Reading it runs no code: bytes become numbers
-and text, nothing else.
+JSON, the arrays. The header also holds what that format lacks (docs/format.md): a SHA-256 of each array and one of the
+header, which is checked before anything in the header is trusted. Reading runs no code: bytes become numbers and text.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ Value = TypeVar("Value")
 
 LENGTH_BYTES, DIGITS = 8, 64
 CHUNK = 1 << 20
-NOTHING = b"0" * DIGITS  # in the place of the header's own checksum while it is computed
+NOTHING = b"0" * DIGITS  # stands for the checksum of the header while that is computed
 TYPES = {
     "BOOL": "|b1", "U8": "|u1", "I8": "|i1", "U16": "<u2", "I16": "<i2", "F16": "<f2", "U32": "<u4", "I32": "<i4",
     "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8",
@@ -40,7 +39,7 @@ CODES = {np.dtype(kind): code for code, kind in TYPES.items()}
 
 
 class StorageError(OSError, ValueError):
-    """A model or checkpoint cannot be written or read; the message names the file, the fault and the way out."""
+    """A file cannot be written or read; the message names the file, the fault and the remedy."""
 
 
 class MissingStorageError(StorageError, FileNotFoundError):
@@ -49,21 +48,21 @@ class MissingStorageError(StorageError, FileNotFoundError):
 
 @dataclass(frozen=True)
 class Contents:
-    """What was in a file: a JSON document and arrays, both sound as bytes, not yet as a model."""
+    """A JSON document and arrays as a file holds them: intact, but not yet checked to make sense."""
 
     path: str
     document: dict[str, Any]
     arrays: Arrays
 
     def value(self, name: str, kind: type[Value]) -> Value:
-        """Return an entry of the document, which must be of that type."""
+        """Return an entry of the document, which must have this type."""
         found = self.document.get(name)
         if type(found) is not kind:
-            raise self.fault(f"its entry {name!r} is {found!r}, no {kind.__name__}")
+            raise self.fault(f"its entry {name!r} is {found!r}, not of type {kind.__name__}")
         return found
 
     def array(self, name: str, kinds: str, *shape: int | None) -> Array:
-        """Return an array, which must have one of these kinds of numbers and this shape; None is any length."""
+        """Return an array, which must have one of these NumPy kinds and this shape, where None is any length."""
         if name not in self.arrays:
             raise self.fault(f"it has no array {name!r}")
         found = self.arrays[name]
@@ -79,37 +78,22 @@ class Contents:
 
 
 def senseless(path: str, what: str) -> StorageError:
-    """Return the error for a file that is sound by its checksums and yet says what nbmf never writes."""
+    """Return the error for a file whose checksums are right but whose contents nbmf would never write."""
     return StorageError(f"{path}: {what}; this is not how nbmf writes a file, so write it again")
 
 
 class Stream(NamedTuple):
-    """An array that comes in pieces: its type, its shape, and parts that follow each other along the first axis."""
+    """An array that need not fit into memory: it comes in parts along its first axis."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     parts: Iterable[Array]
 
 
-def write(path: Path, document: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-    """Replace a file by one with these contents; whatever goes wrong, the old one is still there.
-
-    document : what json can write; floats are finite
-    arrays : by name, of the types in TYPES
-    """
+def write(path: Path, document: Mapping[str, Any], arrays: Mapping[str, Array | Stream]) -> None:
+    """Write a document of finite JSON, and arrays of the types in TYPES; if that fails, the old file is unchanged."""
     name = check_place(path)
-    flat = {key: _little(key, arrays[key]) for key in sorted(arrays, key=lambda key: -arrays[key].itemsize)}
-    checksums = {key: sha256(_bytes(values)).hexdigest() for key, values in flat.items()}
-    header = _header(document, flat, checksums)
-    with replacing(name) as temporary, open(temporary, "xb") as stream:
-        stream.write(header)
-        for values in flat.values():
-            stream.write(_bytes(values))
-
-
-def write_streams(path: Path, document: Mapping[str, Any], streams: Mapping[str, Stream]) -> None:
-    """`write` of arrays that need not fit into memory; they are written in their order, largest entries first."""
-    name = check_place(path)
+    streams = {key: _as_stream(key, arrays[key]) for key in sorted(arrays, key=lambda key: -arrays[key].dtype.itemsize)}
     checksums = dict.fromkeys(streams, NOTHING.decode())
     header = _header(document, streams, checksums)
     with replacing(name) as temporary, open(temporary, "xb") as file:
@@ -117,7 +101,7 @@ def write_streams(path: Path, document: Mapping[str, Any], streams: Mapping[str,
         for key, (dtype, shape, parts) in streams.items():
             digest, size = sha256(), 0
             for part in parts:
-                values = _bytes(np.ascontiguousarray(part, dtype.newbyteorder("<")))
+                values = _bytes(np.ascontiguousarray(part, dtype))
                 digest.update(values)
                 file.write(values)
                 size += len(values)
@@ -125,14 +109,20 @@ def write_streams(path: Path, document: Mapping[str, Any], streams: Mapping[str,
                 raise ValueError(f"array {key!r} came as {size} bytes; its shape is {shape}")
             checksums[key] = digest.hexdigest()
         file.seek(0)
-        file.write(_header(document, streams, checksums))  # as long as the first: checksums have one length
+        file.write(_header(document, streams, checksums))  # as long as the first: all checksums have the same length
+
+
+def _as_stream(name: str, array: Array | Stream) -> Stream:
+    little = array.dtype.newbyteorder("<")
+    if little not in CODES:
+        raise StorageError(f"array {name!r} has type {array.dtype}, which a file cannot hold; {', '.join(TYPES)} can")
+    return Stream(little, array.shape, array.parts if isinstance(array, Stream) else [array])
 
 
 def read(path: Path, *, mapped: bool = False, checked: bool = True) -> Contents:
-    """Read a file, every byte of which is covered by a checksum that must be right.
+    """Read a file, every byte of which is covered by a checksum.
 
-    mapped : leave the arrays in the file, from where the machine fetches what is used; they cannot be written to
-    checked : False believes the arrays' checksums: for a file that was read before
+    `mapped` maps the arrays, read-only, instead of loading them; `checked=False` trusts those that were checked before.
     """
     name = os.fspath(path)
     if not os.path.exists(name):
@@ -151,24 +141,18 @@ def read(path: Path, *, mapped: bool = False, checked: bool = True) -> Contents:
 
 
 def open_as(kind: str, source: Path | Contents, version: int) -> Contents:
-    """Read what must be of one kind ("model", "item-item model", "average", "checkpoint"), and of no later version."""
+    """Read a file, or take contents that were read, of one kind ("model", "checkpoint", …) and no later version."""
     contents = source if isinstance(source, Contents) else read(source)
     found, number = contents.value("kind", str), contents.value("version", int)
     if found != kind:
-        loaded = "nbmf.load(path) reads it"
-        remedy = {
-            "model": loaded,
-            "item-item model": loaded,
-            "average": loaded,
-            "checkpoint": "fit(X, resume=path) goes on from it",
-            "counts": "nbmf.open_counts(path) reads it",
-        }
+        remedy = dict.fromkeys(("model", "item-item model", "average"), "nbmf.load(path) reads it")
+        remedy |= {"checkpoint": "fit(X, resume=path) goes on from it", "counts": "nbmf.open_counts(path) reads it"}
         raise StorageError(
             f"{contents.path}: is {_one(found)}, not {_one(kind)}; {remedy.get(found, 'name another file')}"
         )
     if not 1 <= number <= version:
         raise StorageError(
-            f"{contents.path}: is a {kind} of format version {number}; this nbmf reads those up to {version}, "
+            f"{contents.path}: is {_one(kind)} of format version {number}; this nbmf reads versions up to {version}, "
             "so install a newer nbmf"
         )
     return contents
@@ -179,10 +163,7 @@ def _one(kind: str) -> str:
 
 
 def seal(path: Path) -> str | None:
-    """Return the checksum in the header of a file, which stands for all that is in it; None if it is no file of nbmf.
-
-    Nothing is checked: `read` does that.
-    """
+    """Return the checksum in the header, which identifies all contents, unchecked; None if nbmf did not write it."""
     try:
         with open(path, "rb") as stream:
             opening = stream.read(LENGTH_BYTES + len(START) + DIGITS)
@@ -192,7 +173,7 @@ def seal(path: Path) -> str | None:
 
 
 def check_place(path: Path) -> str:
-    """Return the name of the file to write, after looking whether one can be put there; links are followed."""
+    """Return the name of the file to write, with links followed, or raise if no file can be written there."""
     name = os.path.realpath(path)
     folder = os.path.dirname(name)
     if os.path.isdir(name):
@@ -203,25 +184,26 @@ def check_place(path: Path) -> str:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what writers of this file left beside it when they were killed; nobody else may be writing it."""
-    name = os.path.realpath(path)
-    folder, start = os.path.dirname(name), _temporary(name, "")
+    """Remove the files that killed writers of this one left beside it; nobody else may be writing it."""
     with suppress(OSError):
-        for other in os.listdir(folder):
-            if os.path.join(folder, other).startswith(start) and len(other) == len(os.path.basename(start)) + 16:
-                os.unlink(os.path.join(folder, other))
+        for other in leftovers(os.path.realpath(path), "unfinished", 16):
+            os.unlink(other)
 
 
-def _temporary(name: str, suffix: str) -> str:
+def leftovers(name: str, kind: str, n_letters: int) -> list[str]:
+    """Return the files or folders beside `name` that are named after it, with a kind and random letters at the end."""
     folder, base = os.path.split(name)
-    return os.path.join(folder, f".{base}.unfinished-{suffix}")
+    start = f".{base}.{kind}-"
+    names = (other for other in os.listdir(folder) if other.startswith(start) and len(other) == len(start) + n_letters)
+    return [os.path.join(folder, other) for other in names]
 
 
 @contextmanager
 def replacing(name: str) -> Iterator[str]:
-    """Give the name of a new file beside `name`, which takes its place once it is safely on the disk, or vanishes."""
-    temporary = _temporary(name, secrets.token_hex(8))
-    try:
+    """Yield the name of a new file beside `name`, which replaces it once it is safely on disk, or is removed."""
+    folder, base = os.path.split(name)
+    temporary = os.path.join(folder, f".{base}.unfinished-{secrets.token_hex(8)}")
+    with writing(name):
         try:
             yield temporary
             with open(temporary, "rb+") as stream:
@@ -233,19 +215,33 @@ def replacing(name: str) -> Iterator[str]:
             with suppress(OSError):
                 os.unlink(temporary)
             raise
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise StorageError(
-            f"{name}: cannot be written ({reason}); what was there is unchanged. Make room, or write elsewhere"
-        ) from error
     try:
-        _sync_folder(os.path.dirname(name))
+        _sync_folder(folder)
     except OSError as error:
         raise StorageError(f"{name}: is written, but a power cut may undo it ({error.strerror or error})") from error
 
 
+@contextmanager
+def writing(name: str) -> Iterator[None]:
+    """Report every OSError as a failure to write a file; NumPy's for a full disk names neither cause nor place."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        raise unwritten(name, error) from error
+
+
+def unwritten(name: str, error: OSError) -> StorageError:
+    """Return the error for a file that could not be written."""
+    return StorageError(
+        f"{name}: cannot be written ({error.strerror or error}); what was there is unchanged. Make room in "
+        f"{os.path.dirname(name)}, or write elsewhere"
+    )
+
+
 def _sync_folder(folder: str) -> None:
-    """Put the new name on the disk too; Windows has no way to ask for that."""
+    """Force the new name to disk; Windows has no way to do that."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -255,25 +251,18 @@ def _sync_folder(folder: str) -> None:
         os.close(descriptor)
 
 
-def _little(name: str, values: Array) -> Array:
-    little = values.dtype.newbyteorder("<")
-    if little not in CODES:
-        raise StorageError(f"array {name!r} has type {values.dtype}, which a file cannot hold; {', '.join(TYPES)} can")
-    return np.ascontiguousarray(values, little)
-
-
 def _bytes(values: Array) -> memoryview:
     return values.reshape(-1).view(np.uint8).data
 
 
-def _header(document: Mapping[str, Any], arrays: Mapping[str, Array | Stream], checksums: dict[str, str]) -> bytes:
-    """The length of the header, and the header with its checksum."""
+def _header(document: Mapping[str, Any], streams: Mapping[str, Stream], checksums: dict[str, str]) -> bytes:
+    """Length of the header, and the header with its checksum."""
     text = _json({"document": document, "sha256": checksums})
     listed: dict[str, Any] = {"__metadata__": {"sha256": NOTHING.decode(), "nbmf": text}}
     end = 0
-    for name, values in arrays.items():
-        start, end = end, end + prod(values.shape) * values.dtype.itemsize
-        listed[name] = {"dtype": CODES[values.dtype], "shape": list(values.shape), "data_offsets": [start, end]}
+    for name, (dtype, shape, _) in streams.items():
+        start, end = end, end + prod(shape) * dtype.itemsize
+        listed[name] = {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": [start, end]}
     header = _json(listed).encode()
     header += b" " * (-len(header) % 8)  # so that the arrays are aligned
     header = len(header).to_bytes(LENGTH_BYTES, "little") + header
@@ -289,7 +278,7 @@ def _read(name: str, stream: BufferedReader, mapped: bool, checked: bool) -> Con
     size = os.fstat(stream.fileno()).st_size
     opening = stream.read(LENGTH_BYTES + len(START))
     if opening[LENGTH_BYTES:] != START:
-        raise StorageError(f"{name}: is no file of nbmf, or its beginning is damaged; model.save(path) writes one")
+        raise StorageError(f"{name}: is not a file of nbmf, or its beginning is damaged; model.save(path) writes one")
     length = int.from_bytes(opening[:LENGTH_BYTES], "little")
     if not len(START) + DIGITS <= length <= size - LENGTH_BYTES:
         raise StorageError(f"{name}: is damaged or cut short (it has {size} bytes); fetch or write it again")
@@ -305,7 +294,7 @@ def _read(name: str, stream: BufferedReader, mapped: bool, checked: bool) -> Con
         if LENGTH_BYTES + length + stop > size:
             raise StorageError(f"{name}: is cut short (it has {size} bytes); fetch or write it again")
         place = stop
-        values, checksum = (_map if mapped and stop > start else _take)(name, stream, kind, shape, checked)
+        values, checksum = (_map if mapped and stop > start else _load)(stream, kind, shape, checked)
         if checked and checksum != checksums.get(key):
             raise StorageError(f"{name}: is damaged: {key!r} does not match its checksum; fetch or write it again")
         arrays[key] = values.astype(values.dtype.newbyteorder("="), copy=False)
@@ -314,15 +303,15 @@ def _read(name: str, stream: BufferedReader, mapped: bool, checked: bool) -> Con
     return Contents(name, document, arrays)
 
 
-def _take(name: str, stream: BufferedReader, kind: str, shape: tuple[int, ...], checked: bool) -> tuple[Array, str]:
-    """Return the array that follows in the stream, and its checksum if it is wanted."""
+def _load(stream: BufferedReader, kind: str, shape: tuple[int, ...], checked: bool) -> tuple[Array, str]:
+    """Return the next array of the stream, and its checksum if it is to be checked."""
     values = np.empty(shape, kind)
     stream.readinto(_bytes(values))
     return values, sha256(_bytes(values)).hexdigest() if checked else ""
 
 
-def _map(name: str, stream: BufferedReader, kind: str, shape: tuple[int, ...], checked: bool) -> tuple[Array, str]:
-    """`_take` that leaves the array where it is; the checksum is made of pieces, so that no more is held."""
+def _map(stream: BufferedReader, kind: str, shape: tuple[int, ...], checked: bool) -> tuple[Array, str]:
+    """Map the next array; its checksum is computed in chunks, so that no more is held."""
     start, digest = stream.tell(), sha256()
     left = prod(shape) * np.dtype(kind).itemsize
     if not checked:
@@ -331,7 +320,7 @@ def _map(name: str, stream: BufferedReader, kind: str, shape: tuple[int, ...], c
         digest.update(piece)
         left -= len(piece)
     end = stream.tell()
-    values = np.asarray(np.memmap(stream, kind, "r", start, shape))  # of this very file, whatever has its name by now
+    values = np.asarray(np.memmap(stream, kind, "r", start, shape))  # of this stream, whatever file has its name by now
     stream.seek(end)
     return values, digest.hexdigest()
 
@@ -340,7 +329,7 @@ Listed = dict[str, tuple[str, tuple[int, ...], int, int]]
 
 
 def _parse(name: str, header: bytes) -> tuple[dict[str, Any], dict[str, str], Listed]:
-    """Document, checksums, and where the arrays lie. The checksum is right, but anybody can compute one."""
+    """Document, checksums, and where the arrays lie, all checked: anybody can compute a right checksum."""
     try:
         entries = json.loads(header)
         inner = json.loads(entries.pop("__metadata__")["nbmf"])
@@ -355,5 +344,5 @@ def _parse(name: str, header: bytes) -> tuple[dict[str, Any], dict[str, str], Li
         if not isinstance(document, dict) or not isinstance(checksums, dict):
             raise TypeError("no document")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise senseless(name, f"its header is not laid out as it should be ({error})") from error
+        raise senseless(name, f"its header is malformed ({error})") from error
     return document, checksums, listed

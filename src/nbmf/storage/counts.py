@@ -1,8 +1,7 @@
-"""More data than memory: counts go from a file of any size into a compact one, from which fits are run.
+"""Data larger than memory: `store_counts` turns a source of any size into a compact file, from which models are fitted.
 
-The database numbers the ids and spills what does not fit. Then users are taken a range at a time: their rows are added
-up, sorted and put behind those of the users before. The compact file is the container of docs/format.md; `open_counts`
-leaves its arrays where they are, and the machine fetches what is used.
+The database numbers the ids and spills to disk. Then one range of users at a time is added up, sorted and appended. The
+compact file is the container of docs/format.md; `open_counts` maps its arrays, so that only what is used is loaded.
 """
 
 from __future__ import annotations
@@ -24,31 +23,20 @@ from numpy.typing import NDArray
 
 from nbmf.data.interactions import Interactions
 from nbmf.data.read import read_table
-from nbmf.data.sql import Numbered, Table, number, too_many
+from nbmf.data.sql import NumberedIds, Table, check_sums, coded_sql, number_ids
+from nbmf.storage import container
 from nbmf.storage.codec import CHECKED_AT_A_TIME, pack_ids, unpack_cells, unpack_ids
-from nbmf.storage.container import (
-    Arrays,
-    Contents,
-    Path,
-    StorageError,
-    Stream,
-    check_place,
-    open_as,
-    read,
-    remove_leftovers,
-    seal,
-    write_streams,
-)
+from nbmf.storage.container import Array, Arrays, Contents, Path, StorageError, Stream
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 VERSION = 1
-RANDOM_LETTERS = 8  # that tempfile puts behind the name of a folder
+RANDOM_LETTERS = 8  # that tempfile adds to the name of a folder
 LEAST_MEMORY = 500_000_000
 OWN_MEMORY = 250_000_000  # of Python and its packages
 BYTES_PER_ROW = 120  # while a range of users is added up
-BYTES_PER_TEXT = 64  # of an id, beside its letters
+BYTES_PER_TEXT = 64  # of an id, besides its letters
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 
@@ -67,15 +55,21 @@ def store_counts(
 
     Parameters
     ----------
-    source, user, item, count : as for `nbmf.read_interactions`
-    path : of the file to write; it is replaced as a whole or not at all
-    min_users_per_item, min_items_per_user : keep items with enough users, then users with enough items, once, as
-        `Interactions.filter` does
-    memory_limit : what this process may take, in bytes or as "2GB"; the rest goes through temporary files beside `path`
+    source : str, path or data frame
+        As for `nbmf.read_interactions`.
+    path : str or path
+        File to write; it is replaced as a whole or not at all.
+    user, item, count : str, optional
+        Names of the columns, as for `nbmf.read_interactions`.
+    min_users_per_item, min_items_per_user : int
+        Remove items with fewer users, then users with fewer items, once, like `Interactions.filter`.
+    memory_limit : int or str
+        What this process may take, in bytes or as "2GB". The rest goes through temporary files beside `path`.
 
     Returns
     -------
-    Interactions whose counts stay in the file, as `nbmf.open_counts(path)` returns them
+    Interactions
+        Its counts stay in the file, as in those that `nbmf.open_counts` returns.
 
     Examples
     --------
@@ -90,35 +84,33 @@ def store_counts(
     memory = as_bytes("memory_limit", memory_limit)
     if memory < LEAST_MEMORY:
         needed = LEAST_MEMORY // 10**6
-        raise ValueError(f"memory_limit is {memory_limit!r}; Python and the database need {needed} MB at least")
-    name = check_place(path)
+        raise ValueError(f"memory_limit is {memory_limit!r}; Python and the database need at least {needed} MB")
+    name = container.check_place(path)
     if isinstance(source, str | os.PathLike) and os.path.realpath(source) in (name, os.path.dirname(name)):
-        raise StorageError(f"{os.fspath(path)}: is, or lies in, what is to be read; write to another place")
+        raise StorageError(f"{os.fspath(path)}: is, or lies in, the source to be read; write to another place")
     for what, value in (("min_users_per_item", min_users_per_item), ("min_items_per_user", min_items_per_user)):
         if not isinstance(value, Integral) or value < 0:
             raise ValueError(f"{what} is {value!r}; it must be a whole number from 0")
-    named = {"user": user, "item": item, "count": count}
-    least = (min_users_per_item, min_items_per_user)
+    most_rows = (memory - OWN_MEMORY) // (4 * BYTES_PER_ROW)
     with _working_folder(name) as folder:
 
-        def collect(connection: DuckDBPyConnection, table: Table, n_rows: int | None) -> tuple[Numbered, Spool]:
-            found = number(connection, table, n_rows)
+        def build(connection: DuckDBPyConnection, table: Table, n_rows: int | None) -> tuple[NumberedIds, Spool]:
+            found = number_ids(connection, table, n_rows)
             _check_room(table.name, found, memory)
-            connection.execute("""
-                CREATE OR REPLACE TEMP TABLE pairs AS SELECT users.code AS user, items.code AS item, amount
-                FROM rows JOIN users ON user_id = users.id JOIN items ON item_id = items.id""")
-            with _writing(name):
-                return found, _spool(connection, table, found, folder, (memory - OWN_MEMORY) // (4 * BYTES_PER_ROW))
+            connection.execute(f"CREATE OR REPLACE TEMP TABLE pairs AS {coded_sql('amount')}")
+            with container.writing(name):
+                return found, _spool(connection, table, found, folder, most_rows)
 
-        # written when the source has been read as a whole, and was the same at the end as at the beginning
-        found, spool = read_table(source, named, collect, (memory - OWN_MEMORY) // 2, folder)
-        with _writing(name):
-            _write(name, found, spool, *least)
+        named = {"user": user, "item": item, "count": count}
+        # write only after the whole source has been read and found unchanged
+        found, spool = read_table(source, named, build, (memory - OWN_MEMORY) // 2, folder)
+        with container.writing(name):
+            _write(name, found, spool, min_users_per_item, min_items_per_user)
     return open_counts(path)
 
 
-def _check_room(name: str, found: Numbered, memory: int) -> None:
-    """Ids are held in memory, and for a while four times."""
+def _check_room(name: str, found: NumberedIds, memory: int) -> None:
+    """Refuse ids that do not fit into memory, where up to four copies of them are held."""
     taken = sum(
         sum(map(len, ids)) + BYTES_PER_TEXT * len(ids) if ids.dtype.kind == "O" else ids.nbytes
         for ids in (found.users, found.items)
@@ -127,40 +119,32 @@ def _check_room(name: str, found: Numbered, memory: int) -> None:
     if needed > memory:
         raise StorageError(
             f"{name}: the ids of {len(found.users):,} users and {len(found.items):,} items alone need about "
-            f"{needed / 1e9:.1f} GB, and memory_limit is {memory / 1e9:.1f} GB; give more, or whole numbers for ids"
+            f"{needed / 1e9:.1f} GB, and memory_limit is {memory / 1e9:.1f} GB; raise it, or use whole numbers for ids"
         )
 
 
 @contextmanager
 def _working_folder(name: str) -> Iterator[str]:
-    """A folder beside the file that is to be written, for what comes in between; named after it and locked."""
+    """Make a locked folder for temporary files beside the file to be written, and remove those of killed writers."""
     place, base = os.path.split(name)
     prefix = f".{base}.working-"
-    _remove_killed(name, prefix)
+    for other in container.leftovers(name, "working", RANDOM_LETTERS):
+        with suppress(OSError), _locked(other) as is_abandoned:
+            if is_abandoned:
+                shutil.rmtree(other)
+                container.remove_leftovers(name)
     try:
         with tempfile.TemporaryDirectory(prefix=prefix, dir=place) as folder, _locked(folder):
             yield folder
-    except OSError as error:  # those that name nothing in it are of the source, or have been told
+    except OSError as error:  # others are errors of the source, or have been reported
         if error.filename is None or not os.fsdecode(error.filename).startswith(os.path.join(place, prefix)):
             raise
-        raise _unwritten(name, error) from error
-
-
-def _remove_killed(name: str, prefix: str) -> None:
-    """Remove what writers of this file left beside it when they were killed: their folders are locked no more."""
-    place = os.path.dirname(name)
-    for other in os.listdir(place):
-        if other.startswith(prefix) and len(other) == len(prefix) + RANDOM_LETTERS:
-            folder = os.path.join(place, other)
-            with suppress(OSError), _locked(folder) as is_left:
-                if is_left:
-                    shutil.rmtree(folder)
-                    remove_leftovers(name)
+        raise container.unwritten(name, error) from error
 
 
 @contextmanager
 def _locked(folder: str) -> Iterator[bool]:
-    """Lock a folder for as long as this lasts and the process lives; say whether it could be locked."""
+    """Lock a folder for the duration of the block or the life of the process; yield whether it could be locked."""
     if os.name != "posix":  # elsewhere folders cannot be opened
         yield False
         return
@@ -170,7 +154,7 @@ def _locked(folder: str) -> Iterator[bool]:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         is_locked = True
-    except OSError:  # another has locked it, or it lies where nothing can be locked
+    except OSError:  # locked by another process, or on a file system without locks
         is_locked = False
     try:
         yield is_locked
@@ -178,51 +162,42 @@ def _locked(folder: str) -> Iterator[bool]:
         os.close(descriptor)
 
 
-@contextmanager
-def _writing(name: str) -> Iterator[None]:
-    """Tell whatever fails as a fault of writing; numpy says of a full disk neither that nor where."""
-    try:
-        yield
-    except StorageError:
-        raise
-    except OSError as error:
-        raise _unwritten(name, error) from error
-
-
-def _unwritten(name: str, error: OSError) -> StorageError:
-    return StorageError(
-        f"{name}: cannot be written ({error.strerror or error}); what was there is unchanged. Make room in "
-        f"{os.path.dirname(name)}, or write elsewhere"
-    )
-
-
 def open_counts(path: Path) -> Interactions:
-    """Open a file that `nbmf.store_counts` has written; the counts stay in the file until they are used."""
+    """Open a file that `nbmf.store_counts` wrote.
+
+    Parameters
+    ----------
+    path : str or path
+        The file. All of it is checked once.
+
+    Returns
+    -------
+    Interactions
+        Its counts stay in the file until they are used.
+    """
     if os.path.isfile(path) and not is_counts_file(path):
         remedy = "nbmf.store_counts(source, path) writes one"
-        raise StorageError(f"{os.fspath(path)}: is no file of counts, or its beginning is damaged; {remedy}")
-    contents = open_as("counts", read(path, mapped=True), VERSION)
+        raise StorageError(f"{os.fspath(path)}: is not a file of counts, or its beginning is damaged; {remedy}")
+    contents = container.open_as("counts", container.read(path, mapped=True), VERSION)
     users, items = (unpack_ids(contents, role, contents.value(role, str)) for role in ("users", "items"))
     n_repeated, n_items = contents.value("n_repeated", int), contents.value("n_items", int)
     if n_repeated < 0 or n_items != len(items):
-        raise contents.fault(f"it says that it has {n_items} items, of {len(items)}, and {n_repeated} repeated pairs")
-    return Interactions(users, items, _mapped_matrix(contents, len(users), len(items)), n_repeated=n_repeated)
+        raise contents.fault(f"it claims {n_items} items but has {len(items)}, or {n_repeated} repeated pairs")
+    return Interactions(users, items, _checked_matrix(contents, len(users), len(items)), n_repeated=n_repeated)
 
 
 def counts_of_users(path: Path, start: int, stop: int) -> sp.csr_array:
-    """Return the rows of some users of a file that `open_counts` has found sound; they stay in the file."""
-    contents = open_as("counts", read(path, mapped=True, checked=False), VERSION)
+    """Return the rows of a range of users, mapped, from a file that `open_counts` has already checked."""
+    contents = container.open_as("counts", container.read(path, mapped=True, checked=False), VERSION)
     indptr = contents.array("counts.indptr", "i", None)
     cells = slice(int(indptr[start]), int(indptr[stop]))
     data, indices = (contents.array(f"counts.{name}", "iuf", None)[cells] for name in ("data", "indices"))
     n_items = contents.value("n_items", int)
-    matrix = sp.csr_array((data, indices, indptr[start : stop + 1] - indptr[start]), shape=(stop - start, n_items))
-    matrix.has_canonical_format = True
-    return matrix
+    return _canonical(data, indices, indptr[start : stop + 1] - indptr[start], (stop - start, n_items))
 
 
 def as_bytes(name: str, size: int | str) -> int:
-    """Return a size in bytes, such as "2GB"; `name` is what it is called where it was given.
+    """Return a size such as "2GB" in bytes; `name` is the setting to blame in an error.
 
     >>> as_bytes("memory_limit", "1.5 GB")
     1500000000
@@ -235,54 +210,44 @@ def as_bytes(name: str, size: int | str) -> int:
 
 @dataclass(frozen=True)
 class Spool:
-    """The counts on their way: one file each of items and of counts, users one after the other.
-
-    lengths : how many each user has
-    users_of_items : how many users each item has
-    bounds : the users' ranges that were added up together
-    largest : of all counts
-    n_pairs : how many pairs of a user and an item there were, those with a count of 0 included
-    """
+    """Counts in temporary files, one with the items and one with the counts, user after user."""
 
     folder: str
-    lengths: NDArray[np.int64]
-    users_of_items: NDArray[np.int64]
-    bounds: list[int]
-    largest: int
-    n_pairs: int
+    lengths: NDArray[np.int64]  # number of items per user
+    users_of_items: NDArray[np.int64]  # number of users per item
+    bounds: list[int]  # limits of the ranges of users that were added up together
+    largest: int  # of all counts
+    n_pairs: int  # pairs of a user and an item, including those with a count of 0
 
     def ranges(self, name: str, dtype: Any) -> Iterator[tuple[slice, NDArray[Any]]]:
-        """Go through one of the files, a range of users at a time."""
+        """Read one of the files, one range of users at a time."""
         with open(os.path.join(self.folder, name), "rb") as stream:
             for start, stop in pairwise(self.bounds):
-                size = int(self.lengths[start:stop].sum())
-                yield slice(start, stop), np.fromfile(stream, dtype, size)
+                yield slice(start, stop), np.fromfile(stream, dtype, int(self.lengths[start:stop].sum()))
 
 
-def _spool(connection: DuckDBPyConnection, table: Table, found: Numbered, folder: str, most_rows: int) -> Spool:
-    """Add up the rows of each user and item, a range of users at a time."""
+def _spool(connection: DuckDBPyConnection, table: Table, found: NumberedIds, folder: str, most_rows: int) -> Spool:
+    """Add up the counts of each pair, one range of users at a time."""
     n_users, n_items = len(found.users), len(found.items)
     per_user = connection.execute("SELECT user, count(*) AS n FROM pairs GROUP BY user").fetchnumpy()
     n_rows = np.zeros(n_users, np.int64)
     n_rows[per_user["user"]] = per_user["n"]
     bounds = _ranges(n_rows, most_rows)
-    lengths, users_of_items, largest = np.zeros(n_users, np.int64), np.zeros(n_items, np.int64), 0
-    n_pairs = 0
-    with open(os.path.join(folder, "items"), "wb") as items, open(os.path.join(folder, "counts"), "wb") as counts:
+    lengths, users_of_items = np.zeros(n_users, np.int64), np.zeros(n_items, np.int64)
+    largest = n_pairs = 0
+    with open(os.path.join(folder, "items"), "wb") as item_file, open(os.path.join(folder, "counts"), "wb") as counts:
         for start, stop in pairwise(bounds):
             part = connection.execute(f"""
                 SELECT user, item, TRY_CAST(sum(amount) AS BIGINT) AS total FROM pairs
                 WHERE user >= {start} AND user < {stop} GROUP BY ALL ORDER BY ALL""").fetchnumpy()
-            if np.ma.is_masked(part["total"]):
-                k = np.flatnonzero(np.ma.getmaskarray(part["total"]))[0]
-                raise too_many(table, found.users[part["user"][k]], found.items[part["item"][k]])
+            check_sums(table, found.users, found.items, *part.values())
             stored = np.asarray(part["total"]) > 0
-            chosen, total = np.asarray(part["item"])[stored], np.asarray(part["total"])[stored]
-            lengths += np.bincount(part["user"][stored], minlength=n_users)
-            users_of_items += np.bincount(chosen, minlength=n_items)
+            users, items, total = (np.asarray(values)[stored] for values in part.values())
+            lengths += np.bincount(users, minlength=n_users)
+            users_of_items += np.bincount(items, minlength=n_items)
             n_pairs += len(stored)
             largest = max(largest, int(total.max(initial=0)))
-            chosen.astype(np.int32).tofile(items)
+            items.astype(np.int32).tofile(item_file)
             total.astype(np.int64).tofile(counts)
     return Spool(folder, lengths, users_of_items, bounds, largest, n_pairs)
 
@@ -296,8 +261,8 @@ def _ranges(n_rows: NDArray[np.int64], most: int) -> list[int]:
     return bounds
 
 
-def _write(name: str, found: Numbered, spool: Spool, min_users: int, min_items: int) -> None:
-    """Leave out rare items, then users with few of the others, and write what is left."""
+def _write(name: str, found: NumberedIds, spool: Spool, min_users: int, min_items: int) -> None:
+    """Leave out rare items, then users with few of the others, and write the rest."""
     items_kept = spool.users_of_items >= min_users
     left = np.zeros(len(found.users), np.int64)
     for users, items in spool.ranges("items", np.int32):
@@ -317,28 +282,31 @@ def _write(name: str, found: Numbered, spool: Spool, min_users: int, min_items: 
     kinds = {"users": pack_ids("users", found.users[users_kept], ids)}
     kinds["items"] = pack_ids("items", found.items[items_kept], ids)
     size = (int(indptr[-1]),)
-    streams = {
+    counts: dict[str, Array | Stream] = {
         "counts.data": Stream(counted, size, chosen("counts", np.int64)),
         "counts.indices": Stream(index, size, chosen("items", np.int32)),
-        "counts.indptr": Stream(index, indptr.shape, [indptr]),
-    } | {key: Stream(values.dtype, values.shape, [values]) for key, values in ids.items()}
-    streams = dict(sorted(streams.items(), key=lambda stream: -stream[1].dtype.itemsize))
+        "counts.indptr": indptr.astype(index),
+    }
     sizes = {"n_repeated": found.n_rows - spool.n_pairs, "n_items": int(items_kept.sum())}
-    document = {"kind": "counts", "version": VERSION, **sizes, **kinds}
-    write_streams(name, document, streams)
+    container.write(name, {"kind": "counts", "version": VERSION, **sizes, **kinds}, counts | ids)
 
 
-def _mapped_matrix(contents: Contents, n_users: int, n_items: int) -> sp.csr_array:
-    """Return the matrix; compiled loops walk over it unchecked, so every entry is checked here, some at a time."""
+def _checked_matrix(contents: Contents, n_users: int, n_items: int) -> sp.csr_array:
+    """Return the mapped matrix after checking every entry, in blocks, because compiled loops trust it."""
     data = contents.array("counts.data", "i", None)
     indices, indptr = unpack_cells(contents, "counts", len(data), n_users, n_items)
     if any(data[start : start + CHECKED_AT_A_TIME].min() < 1 for start in range(0, len(data), CHECKED_AT_A_TIME)):
         raise contents.fault("one of its counts is not above 0")
-    matrix = sp.csr_array((data, indices, indptr), shape=(n_users, n_items))
+    return _canonical(data, indices, indptr, (n_users, n_items))
+
+
+def _canonical(data: Any, indices: Any, indptr: Any, shape: tuple[int, int]) -> sp.csr_array:
+    """Return a matrix that is known to be canonical, so that nobody reads all of it to find out."""
+    matrix = sp.csr_array((data, indices, indptr), shape=shape)
     matrix.has_canonical_format = True
     return matrix
 
 
 def is_counts_file(path: Path) -> bool:
-    """Whether a file begins like one that nbmf has written; what is in it shows when it is opened."""
-    return seal(path) is not None
+    """Whether a file begins like one that nbmf wrote; opening it shows whether it holds counts."""
+    return container.seal(path) is not None

@@ -1,4 +1,4 @@
-"""Counts larger than memory: the compact file is what reading and filtering in memory give; damage is refused."""
+"""Counts larger than memory: the file holds what reading and filtering in memory gives, and damage is refused."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ import nbmf
 from helpers import assert_same_interactions, child, count_matrices, small_matrix, write_rows
 from nbmf.backends.cost import COMPILING, Sizes, continued
 from nbmf.data.text import ReadError
-from nbmf.storage import counts as compacting
+from nbmf.storage import counts as counts_file
 from nbmf.storage.container import StorageError, read, write
 
 
@@ -40,8 +40,8 @@ def plays(tmp_path):
 
 @pytest.mark.parametrize("least", [(0, 0), (8, 0), (8, 7), (99, 0), (99, 1)])
 def test_as_reading_and_filtering_in_memory(plays, tmp_path, least, monkeypatch):
-    """Whatever the ranges of users that are added up together."""
-    monkeypatch.setattr("nbmf.storage.counts.BYTES_PER_ROW", 500_000)  # ranges of some 120 rows
+    """With several ranges of users."""
+    monkeypatch.setattr("nbmf.storage.counts.BYTES_PER_ROW", 500_000)  # ranges of about 120 rows
     path = tmp_path / "plays.counts"
     ours = nbmf.store_counts(
         plays, path, min_users_per_item=least[0], min_items_per_user=least[1], memory_limit="500MB"
@@ -95,14 +95,14 @@ def test_a_fault_is_named_and_nothing_is_left(tmp_path):
 
 def test_the_file_that_is_read_is_not_written_over(plays):
     before = plays.read_bytes()
-    with pytest.raises(StorageError, match="is, or lies in, what is to be read"):
+    with pytest.raises(StorageError, match="is, or lies in, the source to be read"):
         nbmf.store_counts(plays, plays.parent / "." / plays.name)
     assert plays.read_bytes() == before
 
 
 @pytest.mark.parametrize("step", ["_spool", "_write"])
 def test_a_full_disk_leaves_the_old_file(plays, tmp_path, monkeypatch, step):
-    """Also one that fills while the rows are on their way, which numpy tells without a name or a number."""
+    """Also if it fills while rows are spooled; NumPy's error then has neither a file name nor an errno."""
     path = tmp_path / "c"
     nbmf.store_counts(plays, path)
     names, whole = sorted(tmp_path.iterdir()), path.read_bytes()
@@ -117,8 +117,8 @@ def test_a_full_disk_leaves_the_old_file(plays, tmp_path, monkeypatch, step):
     assert path.read_bytes() == whole
 
 
-def test_a_source_that_fails_is_not_told_as_a_full_disk(plays, tmp_path, monkeypatch):
-    """Reading from a broken disk fails without the name of the file, too."""
+def test_a_source_that_fails_is_not_reported_as_a_full_disk(plays, tmp_path, monkeypatch):
+    """An error of a broken disk does not name the file either."""
 
     def fail(*arguments):
         raise OSError(errno.EIO, "Input/output error")
@@ -143,7 +143,7 @@ def test_a_place_where_nothing_can_be_made_is_named(plays, tmp_path, monkeypatch
     [("OutOfMemoryException", "failed to offload data block"), ("IOException", "write: No space left on device")],
 )
 def test_a_database_without_room_says_where(plays, tmp_path, monkeypatch, kind, reason):
-    """At once: to read everything again would take long and find as little room."""
+    """The source is not read a second time, which would take long and fail again."""
     import duckdb
 
     tried = []
@@ -152,8 +152,8 @@ def test_a_database_without_room_says_where(plays, tmp_path, monkeypatch, kind, 
         tried.append(table.relation)
         raise getattr(duckdb, kind)(reason)
 
-    monkeypatch.setattr("nbmf.storage.counts.number", fail)
-    with pytest.raises(ValueError, match=f"no room for it, in memory or in {tmp_path}/.c.working-.*{reason}"):
+    monkeypatch.setattr("nbmf.storage.counts.number_ids", fail)
+    with pytest.raises(ValueError, match=f"ran out of room in memory or in {tmp_path}/.c.working-.*{reason}"):
         nbmf.store_counts(plays, tmp_path / "c")
     assert len(tried) == 1
 
@@ -186,7 +186,7 @@ nbmf.store_counts(*sys.argv[1:3])
 
 @pytest.mark.skipif(os.name != "posix", reason="elsewhere folders cannot be locked")
 def test_what_the_killed_left_is_removed_by_the_next_to_write_there(plays, tmp_path):
-    """And neither what others left, nor the folder of one who is at work."""
+    """But not what writers of other files left, nor the folder of a writer at work."""
     for name in ("c", "c2"):
         subprocess.run([sys.executable, "-c", KILLED, plays, tmp_path / name, "kill"], timeout=300, check=False)
     of_others = {file.name for file in tmp_path.iterdir() if file.name.startswith(".c2")}
@@ -199,12 +199,14 @@ def test_what_the_killed_left_is_removed_by_the_next_to_write_there(plays, tmp_p
         nbmf.store_counts(plays, tmp_path / "c")
         assert {file.name for file in tmp_path.iterdir()} == {"plays.tsv", "c", its_own} | of_others
         at_work.stdin.close()
+        at_work.wait()
+        limit.cancel()
     nbmf.store_counts(plays, tmp_path / "c2")
     assert {file.name for file in tmp_path.iterdir()} == {"plays.tsv", "c", "c2"}
 
 
 def test_what_is_no_file_of_counts(plays, tmp_path):
-    with pytest.raises(StorageError, match=r"no file of counts.*store_counts"):
+    with pytest.raises(StorageError, match=r"not a file of counts.*store_counts"):
         nbmf.open_counts(plays)
     with pytest.raises(FileNotFoundError, match="no such file"):
         nbmf.open_counts(tmp_path / "c")
@@ -240,7 +242,7 @@ def test_damage_and_forgery_are_found(plays, tmp_path):
         with pytest.raises(StorageError, match="not how nbmf writes"):
             nbmf.open_counts(path)
     nbmf.NBMF(1, max_iter=1).fit(small_matrix()).save(path)
-    with pytest.raises(StorageError, match="a model, no"):
+    with pytest.raises(StorageError, match="is a model, not a counts"):
         nbmf.open_counts(path)
 
 
@@ -261,19 +263,19 @@ def fit(n_users, n_items, per_user, n_components, accelerate):
     data = nbmf.Interactions(np.arange(n_users), np.arange(n_items), matrix)
     nbmf.NBMF(n_components, exposure="tied", random_state=0, max_iter=4, tol=0, accelerate=accelerate > 0).fit(data)
 
-fit(500, 100, 5, 2, 0)  # imports everything, and compiles what was not yet compiled
+fit(500, 100, 5, 2, 0)  # imports everything, and compiles what is not yet in the cache
 print(bytes_of("VmHWM"))
-open("/proc/self/clear_refs", "w").write("5")  # from here a new peak counts
+open("/proc/self/clear_refs", "w").write("5")  # resets the peak
 before = bytes_of("VmRSS")
 fit(*map(int, sys.argv[1:]))
 print(bytes_of("VmHWM") - before)
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="measures memory as Linux tells it")
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="measures memory through /proc")
 @pytest.mark.parametrize("accelerate", [False, True])
 def test_the_memory_of_a_fit_is_as_stated(accelerate):
-    """Of Python and of the data, each at most what was stated; not less than half of it.
+    """Python and the data each take at most what was stated, and at least half of it.
 
     Not by rusage: its peak of a process is at least that of the process that started it.
     """
@@ -284,7 +286,7 @@ def test_the_memory_of_a_fit_is_as_stated(accelerate):
     nnz = n_users * per_user
     stated = Sizes(n_users, n_items, nnz, K, accelerate=accelerate).memory()
     python = stated.pop("Python")
-    assert 0.5 * python < interpreter <= python + COMPILING  # where no test before has compiled the loops
+    assert 0.5 * python < interpreter <= python + COMPILING  # if no earlier test has compiled the loops
     assert 0.5 * sum(stated.values()) < arrays - 8 * nnz <= sum(stated.values())
 
 
@@ -306,7 +308,7 @@ def test_memory_grows_with_every_size(sizes):
 
 @given(SIZES, st.integers(4 * 10**8, 10**11))
 def test_as_many_machines_as_are_needed(sizes, memory):
-    """Each has room, and with one less it would not."""
+    """With one machine less, they would run out of memory."""
     n, needed = sizes.machines(memory), {m: sizes.memory_of_worker(m) for m in range(2, sizes.parts + 1)}
     needed[1] = sum(sizes.memory().values())
     if n is None:
@@ -329,24 +331,24 @@ def test_a_source_that_changes_leaves_the_old_file(tmp_path, monkeypatch):
     source, path = tmp_path / "plays.tsv", tmp_path / "plays.counts"
     source.write_text("ann\tjazz\t3\n")
     nbmf.store_counts(source, path)
-    before, spool = path.read_bytes(), compacting._spool
+    before, spool = path.read_bytes(), counts_file._spool
 
     def while_it_grows(*arguments):
         source.write_text("ann\tjazz\t3\nbob\tjazz\t1\n")
         os.utime(source, ns=(1, 1))
         return spool(*arguments)
 
-    monkeypatch.setattr(compacting, "_spool", while_it_grows)
+    monkeypatch.setattr(counts_file, "_spool", while_it_grows)
     with pytest.raises(ReadError, match="changed while it was being read"):
         nbmf.store_counts(source, path)
     assert path.read_bytes() == before
 
 
-def test_ids_that_need_more_than_the_limit_are_told_beforehand(tmp_path, monkeypatch):
-    """Their texts are held in memory; nothing is read a second time, and nothing is written."""
+def test_ids_that_exceed_the_limit_are_refused_early(tmp_path, monkeypatch):
+    """Ids are held in memory, so nothing is read a second time and nothing is written."""
     source, path = tmp_path / "plays.tsv", tmp_path / "plays.counts"
     source.write_text("".join(f"user{n}\tjazz\t3\n" for n in range(10)))
-    monkeypatch.setattr(compacting, "BYTES_PER_TEXT", 100_000_000)
+    monkeypatch.setattr(counts_file, "BYTES_PER_TEXT", 100_000_000)
     with pytest.raises(StorageError, match=r"ids of 10 users and 1 items alone need about 4\.7 GB, and memory_limit"):
         nbmf.store_counts(source, path, memory_limit="800MB")
     assert os.listdir(tmp_path) == ["plays.tsv"]

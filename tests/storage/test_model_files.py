@@ -1,4 +1,4 @@
-"""Model files: what is saved comes back to the bit, what is damaged is found out, what fails leaves the old file."""
+"""Model files: a loaded model equals the saved one to the bit, and a failed save leaves the old file."""
 
 import errno
 import json
@@ -40,7 +40,7 @@ def identical(one, other):
 
 
 def answers(model):
-    """What every public method and attribute says."""
+    """Yield the answers of all public methods and attributes."""
     users, items = model.users_, model.items_
     yield from vars(model.recommend(users, n=4)).values()
     yield from vars(model.recommend(users[:2], n=len(items), exclude_seen=False)).values()
@@ -118,7 +118,7 @@ def test_what_is_saved_comes_back(tmp_path_factory, model, users, items):
 
 def test_settings_of_every_kind_come_back(tmp_path):
     rng = np.random.RandomState(3)
-    rng.standard_normal()  # it keeps a second one for the next time
+    rng.standard_normal()  # it keeps a second value for the next call
     start = (rng.gamma(1, 1, (12, 2)), rng.gamma(1, 1, (9, 2)).astype(np.float32))
     generator = np.random.RandomState(5)
     model = nbmf.NBMF(np.int64(2), concentration=np.float32(0.3), init=start, dtype=np.float64, random_state=generator)
@@ -272,7 +272,7 @@ def test_ctrl_c_leaves_the_old_file(tmp_path, monkeypatch, small):
     assert [file.name for file in tmp_path.iterdir()] == ["model.nbmf"]
 
 
-def test_a_folder_that_cannot_be_synced_is_told(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_synced_is_reported(tmp_path, monkeypatch):
     model = fitted()
     monkeypatch.setattr("nbmf.storage.container._sync_folder", failing(OSError(errno.EIO, "Input/output error")))
     with pytest.raises(StorageError, match="is written, but a power cut may undo it"):
@@ -293,7 +293,7 @@ except nbmf.estimators.files.StorageError as error:
 
 
 def test_no_room_leaves_the_old_file(tmp_path, small):
-    """The operating system itself refuses to write on, as on a full disk."""
+    """The operating system refuses to write more, as on a full disk."""
     new, path = tmp_path / "new.nbmf", tmp_path / "model.nbmf"
     fitted(nbmf.NBMF(3, random_state=1, max_iter=2)).save(new)
     path.write_bytes(small)
@@ -343,7 +343,7 @@ def test_version_1_is_read_for_ever(tmp_path, monkeypatch):
     path.write_bytes(version_1_file())
     is_version_1(nbmf.load(path))
 
-    # as it will be: version 3 calls the class otherwise than 2, which called it otherwise than 1
+    # as in the future: versions 2 and 3 each rename the class
     def upgrade(contents, key, value):
         document = contents.document | {"version": contents.document["version"] + 1, key: value}
         return replace(contents, document=document)

@@ -1,4 +1,4 @@
-"""A folder of parquet parts is read as if it were one file, or refused: nothing is converted from part to part."""
+"""Parquet: a folder of parts is read like one file or refused; no part is converted to the types of another."""
 
 import datetime
 import os
@@ -62,7 +62,7 @@ def test_a_column_that_is_missing_is_not_counted_as_one_each(tmp_path):
 )
 @pytest.mark.parametrize("order", [1, -1])
 def test_integers_may_differ_in_size(tmp_path, small, large, order):
-    """Whichever comes first, all that the larger can hold comes in."""
+    """Whichever comes first, every value of the larger type is read."""
     most = 2 ** (pa.type_for_alias(large).bit_width - 1) - 1
     parts = [
         {"user": pa.array([1, last], kind), "item": [3, 4], "count": pa.array([5, 6], kind)}
@@ -81,7 +81,7 @@ def test_order_of_columns_and_parts_without_rows(tmp_path):
 
 
 def test_row_labels_of_pandas_are_no_columns(tmp_path):
-    """It stores them where rows were left out."""
+    """pandas stores them if rows were left out."""
     labelled = PLAYS | {"__index_level_0__": [7, 9]}
     ours = nbmf.read_interactions(written(tmp_path, PLAYS, labelled))
     assert_same(ours, nbmf.read_interactions(written(tmp_path / "plain", PLAYS, PLAYS)))
@@ -89,7 +89,7 @@ def test_row_labels_of_pandas_are_no_columns(tmp_path):
 
 @pytest.mark.parametrize("name", ["part", "row", "filename", "file_row_number", "File_Row_Number", "column_0", 'a"b'])
 def test_any_name_of_a_column(tmp_path, name):
-    """Also as the one that is asked for; the row at fault is still named, which is not the first by its digits."""
+    """Also of the column asked for. The first faulty row is named, and rows are sorted as numbers, not as digits."""
     plain = nbmf.read_interactions(written(tmp_path / "plain", PLAYS) / "0.parquet")
     folder = written(tmp_path / "more", PLAYS | {name: ["a", "b"]})
     columns = {"user": [1] * 12, "item": [3] * 12, name: [1, 1, -7] + [1] * 7 + [-8, 1]}
@@ -126,13 +126,13 @@ def test_a_damaged_part_is_named(tmp_path):
 
 
 def test_a_part_that_changes_while_it_is_read(tmp_path, monkeypatch):
-    """Written over in place, which does not show in the time of the folder."""
-    folder, gather = written(tmp_path, PLAYS, PLAYS), reading.gather
+    """Overwriting a part does not change the time of the folder."""
+    folder, build = written(tmp_path, PLAYS, PLAYS), reading.build_interactions
 
     def meanwhile(*arguments):
         os.utime(folder / "1.parquet", ns=(1, 1))
-        return gather(*arguments)
+        return build(*arguments)
 
-    monkeypatch.setattr(reading, "gather", meanwhile)
+    monkeypatch.setattr(reading, "build_interactions", meanwhile)
     with pytest.raises(ReadError, match="changed while it was being read"):
         nbmf.read_interactions(folder)

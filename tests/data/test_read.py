@@ -1,4 +1,4 @@
-"""Reading: what is sound comes in unchanged, what is not is named, and nothing in between."""
+"""Reading: sound data comes in unchanged, and every fault is named."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from nbmf.data.read import ReadError, read_interactions
 from nbmf.data.sql import connect
 
 LARGEST = 2**63 - 1
+LIMIT = 120  # seconds that a subprocess may take
 PLAYS = b"ann\tjazz\t3\nbob\tjazz\t1\nann\tfolk\t12\n"
 ANN_AND_BOB = Interactions.from_arrays(["ann", "bob", "ann"], ["jazz", "jazz", "folk"], [3, 1, 12])
 FILLER = b"".join(b"user%040d,item%040d,%d\n" % (k % 977, k % 1013, k % 7) for k in range(11_500))  # over 1 MB
@@ -46,7 +47,7 @@ def written(folder: Path, content: bytes | str, name: str = "plays.txt") -> Path
 
 
 def outcome(path: Path, **columns: str) -> Any:
-    """What reading gives, errors included, in a form that can be compared."""
+    """Return the result of reading, or its error, in a form that can be compared."""
     try:
         data = read_interactions(path, **columns)
     except ReadError as error:
@@ -86,7 +87,7 @@ PACKINGS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-# ---- layouts
+# ---- text formats
 
 
 @pytest.mark.parametrize("hurry", [True, False], ids=["fast", "careful"])
@@ -114,8 +115,8 @@ PACKINGS: dict[str, Callable[[bytes], bytes]] = {
         b'"user","item","count"\nann,jazz,3\nbob,jazz,1\nann,folk,12\n',
     ],
 )
-def test_layout_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, hurry: bool) -> None:
-    if content.count(b"\n") < 1000:  # a thousand blank lines are beyond the fast way
+def test_format_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, hurry: bool) -> None:
+    if content.count(b"\n") < 1000:  # the fast way does not expect a thousand blank lines
         (refuse_care if hurry else refuse_haste)(monkeypatch)
     assert_same(read_interactions(written(tmp_path, content)), ANN_AND_BOB)
 
@@ -125,14 +126,14 @@ def test_layout_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     [
         ("1,10\n2,10\n1,30\n", [1, 2], [10, 30]),  # no header
         ("who,what\n1,10\n2,10\n1,30\n", [1, 2], [10, 30]),  # known names
-        ("a,b\n1,10\n2,10\n1,30\n", [1, 2], [10, 30]),  # names are no integers
+        ("a,b\n1,10\n2,10\n1,30\n", [1, 2], [10, 30]),  # names are not integers
         ("a,b\n1,x\n2,x\n1,y\n", [1, 2], ["x", "y"]),
         ("item,user\n10,1\n10,2\n30,1\n", [1, 2], [10, 30]),
         ("guest,7\n5,8\n", ["5", "guest"], [7, 8]),  # a header has no integers
-        ("doc,user\ndog,cat\n", ["doc", "dog"], ["cat", "user"]),  # 'user' in the wrong place is a word
-        ("user,x\nuser,y\n", ["user"], ["x", "y"]),  # a name does not come back below
+        ("doc,user\ndog,cat\n", ["doc", "dog"], ["cat", "user"]),  # 'user' in the wrong column is an id
+        ("user,x\nuser,y\n", ["user"], ["x", "y"]),  # a name appears only once
         ("user,item\n1,a\n", [1], ["a"]),
-        ("n,folk\nann,jazz\n", ["ann", "n"], ["folk", "jazz"]),  # there is no count to be named
+        ("n,folk\nann,jazz\n", ["ann", "n"], ["folk", "jazz"]),  # there is no count column to name
     ],
 )
 def test_two_columns_count_one_a_row(tmp_path: Path, content: str, users: list[Any], items: list[Any]) -> None:
@@ -299,7 +300,7 @@ def test_fault_in_a_line_is_named(tmp_path: Path, line: bytes, problem: str, pac
     ("line", "problem"),
     [
         (b"caf\xe9,x,3", r"byte {} \(0xe9\) is not UTF-8 text; convert it"),
-        (b"caf\0,x,3", "NUL at byte {}, so not text; convert it"),
+        (b"caf\0,x,3", "NUL at byte {}, so this is not text; convert it"),
         (b"caf\xed\xa0\x80,x,3", r"byte {} \(0xed\) is not UTF-8"),
         (b"a,x\r,3", "has a carriage return inside"),
         (b"a,x,3," + b"y" * 2_500_000, "is longer than 131072 bytes"),
@@ -403,13 +404,13 @@ def test_unknown_column_is_named(tmp_path: Path, columns: dict[str, str], proble
 
 def test_file_that_changes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, PLAYS)
-    gather = reading.gather
+    build = reading.build_interactions
 
     def change(*arguments: Any) -> Interactions:
         os.utime(path, ns=(1, 1))
-        return gather(*arguments)
+        return build(*arguments)
 
-    monkeypatch.setattr(reading, "gather", change)
+    monkeypatch.setattr(reading, "build_interactions", change)
     with pytest.raises(ReadError, match="changed while it was being read"):
         read_interactions(path)
 
@@ -467,7 +468,7 @@ def test_cut_file_is_an_error_wherever_it_is_cut(tmp_path: Path, name: str) -> N
     draw = random.Random(0)
     for size in [3, 4, 5, len(packed) - 1, len(packed) - 4, *(draw.randrange(6, len(packed)) for _ in range(3))]:
         if name == ".zst" and size == len(zstandard.compress(FILLER[:20_000])):
-            continue  # between frames it is whole
+            continue  # a cut between frames leaves a complete file
         with pytest.raises(ReadError, match="damaged"):
             read_interactions(written(tmp_path, packed[:size], "cut" + name))
 
@@ -488,7 +489,7 @@ def test_misnamed_file_is_an_error(tmp_path: Path, name: str) -> None:
         read_interactions(written(tmp_path, PLAYS, name))
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="measures memory as Linux tells it")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="measures memory through /proc")
 def test_gzip_bombs_do_not_fill_memory(tmp_path: Path) -> None:
     size = 250_000_000
     written(tmp_path, PLAYS, "plays.csv")
@@ -523,7 +524,7 @@ print(memory())
 @pytest.mark.parametrize("name", ["a[1].csv", "a*.csv", "a?.csv", "it's.csv", "user=7/plays.csv", "a b.csv", "é.csv"])
 def test_odd_file_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     refuse_care(monkeypatch)
-    written(tmp_path, "x,y,1\n", "ab.csv")  # what a pattern would find as well
+    written(tmp_path, "x,y,1\n", "ab.csv")  # a pattern would match this one too
     (tmp_path / name).parent.mkdir(exist_ok=True)
     path = written(tmp_path, PLAYS, name)
     assert_same(read_interactions(path), ANN_AND_BOB)
@@ -548,7 +549,7 @@ def test_database_is_offline() -> None:
 def opens(descriptor: str, folder: Path) -> bool:
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}").startswith(str(folder))
-    except OSError:  # that of the listing itself
+    except OSError:  # the descriptor of the listing itself
         return False
 
 
@@ -562,7 +563,7 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="there is no list of open files")
 def test_no_file_stays_open_behind_an_error(tmp_path: Path) -> None:
-    gc.disable()  # what only the collector would close
+    gc.disable()  # or it would close files that were left open
     try:
         for content in (b"a,x,1\nb,x\nc,x,1\nd,x,1\n", b"a,x,1\nb,x,\xe9\nc,x,1\n", FILLER + b"a,x\n", b"a\n"):
             with pytest.raises(ReadError) as caught:
@@ -637,7 +638,7 @@ def test_truth_counts_as_zero_or_one() -> None:
     [
         (pa.array([5, -7, 5], pa.int16()), [-7, 5]),
         (pa.array([5, 7, 5], pa.uint64()), [5, 7]),
-        (pa.array(["5", "7", "5"]), ["5", "7"]),  # text that was made text stays text
+        (pa.array(["5", "7", "5"]), ["5", "7"]),  # typed text stays text
         (pa.array(["b", "a", "b"], pa.large_string()), ["a", "b"]),
         (pa.array(["b", "a", "b"]).dictionary_encode(), ["a", "b"]),
     ],
@@ -706,7 +707,7 @@ def test_many_rows_of_a_frame_keep_their_numbers() -> None:
 
 
 def test_interactive_import_is_light_and_quiet_and_polars_needs_no_pyarrow() -> None:
-    # DuckDB takes python -c for a person at the keyboard and would draw a progress bar
+    # DuckDB takes python -c for an interactive session and would draw a progress bar
     script = """
 import sys
 import nbmf.data.read
@@ -809,8 +810,12 @@ def test_rows_with_times_count_one_each(tmp_path: Path) -> None:
         (["31/01/2017", "1/2/2017", "2/2/2017"], 0, "time '31/01/2017' is neither"),
         (["nan", "2", "3"], 0, "time 'nan' is neither"),
         (["1", "1e999", "3"], 1, "time '1e999' is neither"),
-        (["1", "2017-01-01", "3"], 1, "time '2017-01-01' is no number, while the first row has one; times are all"),
-        (["2017-01-01", "2017-01-02", "3"], 2, "time '3' is no date, while the first row has one"),
+        (
+            ["1", "2017-01-01", "3"],
+            1,
+            "time '2017-01-01' is not a number, but the time of the first row is; times are all",
+        ),
+        (["2017-01-01", "2017-01-02", "3"], 2, "time '3' is not a date, but the time of the first row is"),
     ],
 )
 def test_fault_in_a_time_is_named(tmp_path: Path, times: list[str], row: int, problem: str) -> None:
@@ -875,7 +880,7 @@ def test_taste_profile_with_its_own_ids(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("told", [RuntimeError("Query interrupted"), "InterruptException"])
 def test_ctrl_c_in_the_database_is_no_fault_of_the_file(tmp_path, monkeypatch, told):
-    """Nothing is read again by the slower way, and nothing is called damaged."""
+    """The file is not read again, and is not called damaged."""
     import duckdb
 
     from nbmf.data import read as reading
@@ -885,7 +890,7 @@ def test_ctrl_c_in_the_database_is_no_fault_of_the_file(tmp_path, monkeypatch, t
 
     path = tmp_path / "plays.tsv"
     path.write_text("ann\tjazz\t3\n")
-    monkeypatch.setattr(reading, "gather", interrupted)
+    monkeypatch.setattr(reading, "build_interactions", interrupted)
     monkeypatch.setattr(reading._TextFile, "read_carefully", lambda *arguments: pytest.fail("read again"))
     with pytest.raises(KeyboardInterrupt):
         read_interactions(path)
