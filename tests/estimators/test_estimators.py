@@ -289,7 +289,7 @@ def test_unknown_cells_of_other_data_are_named():
     with pytest.raises(ValueError, match=r"shape \(1, 2\)"):
         nbmf.NBMF(1).fit(data, unknown=[[1, 0]])
     other = nbmf.Interactions.from_arrays(["ann", "cy"], ["jazz", "folk"])
-    with pytest.raises(ValueError, match="other users"):
+    with pytest.raises(ValueError, match="user number 1 is 'bob' in the counts and 'cy' in unknown"):
         nbmf.NBMF(1).fit(data, unknown=other)
 
 

@@ -200,7 +200,6 @@ def test_what_the_killed_left_is_removed_by_the_next_to_write_there(plays, tmp_p
         assert {file.name for file in tmp_path.iterdir()} == {"plays.tsv", "c", its_own} | of_others
         at_work.stdin.close()
         at_work.wait()
-        limit.cancel()
     nbmf.store_counts(plays, tmp_path / "c2")
     assert {file.name for file in tmp_path.iterdir()} == {"plays.tsv", "c", "c2"}
 
