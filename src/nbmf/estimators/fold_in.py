@@ -46,8 +46,10 @@ FORMS: dict[str, Callable[[Array], Array]] = {
 
 def formed(counts: sp.csr_array, form: str, dtype: DTypeLike | None = None) -> sp.csr_array:
     """Return counts in one of FORMS; with a type, computed in double precision and rounded to it."""
-    wide = counts.data if dtype is None else counts.data.astype(np.float64)
-    return sp.csr_array((FORMS[form](wide).astype(dtype or wide.dtype), counts.indices, counts.indptr), counts.shape)
+    if form == "counts" and dtype is None:
+        return counts
+    values = FORMS[form](counts.data if dtype is None else counts.data.astype(np.float64))
+    return sp.csr_array((values.astype(dtype or values.dtype, copy=False), counts.indices, counts.indptr), counts.shape)
 
 
 class Resources(NamedTuple):
