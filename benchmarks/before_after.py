@@ -1,12 +1,12 @@
-"""Seconds of this source tree beside those of another, say of the commit before: in turns, in one run.
+"""Compare the speed of this source tree with another, say of the commit before, in one run.
 
     git worktree add ../before HEAD~1
     python benchmarks/before_after.py ../before/src [--quick] [--rounds 7] [--cases "sweep of PoissonMF" ...]
 
-Each tree works in a process of its own, set up once for each case, and is asked in turns with the other, so that what
-else the machine does meets both. Only public names are used, so any commit will do. Reported are the median seconds of
-each, the median over the rounds of after / before with its quartiles, and the same of the least seconds of each, which
-a busy machine disturbs less. Two minutes with --quick, else about fifteen.
+Each tree runs in its own process, set up once per case, and the two take turns, so that other load on the machine hits
+both. Only public names are used, so any commit will do. Each row shows the median seconds of both trees, the median
+ratio after / before over the rounds with its quartiles, and the ratio of the least seconds, which load disturbs less.
+Takes two minutes with --quick, otherwise about fifteen.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def worker(source: Path, case: str, quick: bool) -> Iterator[Job]:
 
 
 def compare(case: str, before: Path, after: Path, rounds: int, quick: bool) -> None:
-    """Run a case in turns, the first to run changing with every round, and print a row."""
+    """Run a case in turns, changing which tree runs first in every round, and print a row."""
     with worker(before, case, quick) as old, worker(after, case, quick) as new:
         found: dict[Job, list[list[float]]] = {old: [], new: []}
         for n in range(rounds):
@@ -134,7 +134,7 @@ def compare(case: str, before: Path, after: Path, rounds: int, quick: bool) -> N
 
 
 def main() -> None:
-    """Compare all cases, or be one of the two workers."""
+    """Compare all cases, or act as one of the two workers."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("before", type=Path, help="the other tree's src")
     parser.add_argument("--quick", action="store_true", help="smaller data")

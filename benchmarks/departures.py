@@ -45,7 +45,7 @@ def tied(name: str, data: nbmf.Interactions) -> None:
 
 
 def accelerated(name: str, data: nbmf.Interactions) -> None:
-    """Count the sweeps that extrapolation needs to get where plain sweeps get."""
+    """Count the sweeps that extrapolation needs to reach the objective of plain sweeps."""
     for inference in ("cavi", "mm"):
         settings = {"random_state": 0, "max_iter": 800, "tol": 0, "inference": inference, "exposure": "exact"}
         plain = nbmf.NBMF(20, **settings).fit(data).objective_
@@ -58,7 +58,7 @@ def accelerated(name: str, data: nbmf.Interactions) -> None:
 
 
 def learned(name: str, train: nbmf.Interactions, test: nbmf.Interactions) -> None:
-    """Judge what follows the data beside the factors, and the mean of several starts, on held-out ranking."""
+    """Evaluate learned hyper-parameters, and the average of several starts, on held-out ranking."""
     base = nbmf.NBMF(K)
     models = {
         "α = 1, as in the paper": base,

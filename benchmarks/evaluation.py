@@ -1,4 +1,4 @@
-"""Seconds and memory of judging and of recommending, against the bare product of the factors with np.argpartition.
+"""Seconds and memory of evaluating and recommending, compared with a bare matrix product and np.argpartition.
 
 python benchmarks/evaluation.py      (takes about a minute; the bare product is timed on a tenth of the users)
 """
@@ -22,14 +22,14 @@ BLOCK, LONGEST = 128, 20  # users of a product; items of a list: the longest tha
 
 
 def factors(shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return gamma factors: a test item's place is anywhere, which is the dearest case."""
+    """Return random gamma factors, which rank test items anywhere: the most expensive case."""
     rng = np.random.default_rng(0)
     W, H = (rng.gamma(1, 1, (n, N_COMPONENTS)).astype(np.float32) for n in shape)
     return W, H
 
 
 def bare(W: np.ndarray, H: np.ndarray, threads: int, *, partition: bool) -> None:
-    """Score by blocks of users, one BLAS thread each; and find each user's best, unsorted and with those seen."""
+    """Score blocks of users, one BLAS thread each, and find each user's best items, unsorted and with seen items."""
     transposed = np.ascontiguousarray(H.T)
 
     def work(first: int) -> None:
@@ -59,7 +59,7 @@ print(memory('VmHWM'), memory('VmHWM') - imported, before)
 
 
 def peak_memory(matrix: sp.csr_array) -> list[int]:
-    """Return bytes of a fresh process: its peak, that above the imported package, and its peak before evaluate."""
+    """Return the peak bytes of a fresh process: in all, above the imported package, and before evaluate."""
     return list(map(int, on_matrix(MEMORY, matrix).split()))
 
 

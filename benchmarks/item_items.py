@@ -1,4 +1,4 @@
-"""Item–item weights: seconds beside EASE's in one run, and what early stops, longer steps and few neighbours do.
+"""Item–item weights: seconds beside EASE's in one run, and the effect of tolerance, longer steps and few neighbours.
 
 python benchmarks/item_items.py             the groceries, and with NBMF_DATA the Taste Profile subset
 python benchmarks/item_items.py --large     100,000 × 40,000, 4.8 million non-zeros: seconds and memory
@@ -79,12 +79,12 @@ print(f"  {taken:.0f} s, {(memory('VmHWM') - imported) / 1e6:.0f} MB at the peak
 def large() -> None:
     """Fit the benchmark's large matrix in a process of its own."""
     matrix = popular_counts()
-    print(f"{matrix.shape[0]:,} × {matrix.shape[1]:,}, {matrix.nnz:,} non-zeros, 200 neighbours an item:")
+    print(f"{matrix.shape[0]:,} × {matrix.shape[1]:,}, {matrix.nnz:,} non-zeros, 200 neighbours per item:")
     print(on_matrix(LARGE, matrix), end="")
 
 
 def main() -> None:
-    """Run the small ones, or the large one."""
+    """Run the small data sets, or the large one."""
     if "--large" in sys.argv[1:]:
         large()
         return

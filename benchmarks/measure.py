@@ -1,4 +1,4 @@
-"""What the benchmarks measure with: seconds of a job, memory of this process, and work in a process of its own."""
+"""How the benchmarks measure: seconds of a job, memory of this process, and work in a separate process."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def timed(job: Callable[[], Found]) -> tuple[float, Found]:
 
 
 def repeated(job: Callable[[], object], times: int = 5) -> list[float]:
-    """Return the seconds of each of some runs, after one that compiles and warms up."""
+    """Return the seconds of each run, after one more that compiles and warms up."""
     job()
     return [timed(job)[0] for _ in range(times)]
 
 
 def seconds(job: Callable[[], object], times: int = 5) -> float:
-    """Return the median seconds of some runs, after one that compiles and warms up."""
+    """Return the median seconds of several runs, after one more that compiles and warms up."""
     return float(np.median(repeated(job, times)))
 
 
@@ -42,7 +42,7 @@ def memory(name: str) -> int:
 
 
 def in_a_process(code: str, *arguments: object) -> str:
-    """Run Python code that may import this module in a process of its own, and return what it prints."""
+    """Run Python code, which may import this module, in a separate process and return what it prints."""
     paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     command = [sys.executable, "-c", code, *map(str, arguments)]
@@ -50,7 +50,7 @@ def in_a_process(code: str, *arguments: object) -> str:
 
 
 def on_matrix(code: str, matrix: sp.csr_array) -> str:
-    """Run code in a process of its own; `sys.argv[1]` is a file with the matrix, for `scipy.sparse.load_npz`."""
+    """Run code in a separate process; `sys.argv[1]` names a file of the matrix, for `scipy.sparse.load_npz`."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "matrix.npz"
         sp.save_npz(path, sp.csr_matrix(matrix), compressed=False)

@@ -1,4 +1,4 @@
-"""Seconds of a pass, against the machine's own limits and against a plain version of Algorithm 1; all in one run.
+"""Seconds per pass, compared with the machine's limits and with a plain version of Algorithm 1, in one run.
 
 python benchmarks/passes.py          (NBMF_DATA names the folder with the Taste Profile subset, for the last table)
 """
@@ -22,7 +22,7 @@ from workload import N_CLUSTERS, N_COMPONENTS, plain_algorithm_1, popular_counts
 
 
 def product_rate(size: int = 4096) -> float:
-    """Return the machine's float32 matrix-product rate in floating-point operations a second."""
+    """Return the machine's float32 matrix-product rate in floating-point operations per second."""
     a, b = (np.random.default_rng(n).random((size, size), dtype=np.float32) for n in (0, 1))
     return 2 * size**3 / seconds(lambda: a @ b)
 
@@ -33,7 +33,7 @@ def ones(rows: np.ndarray) -> tuple[np.ndarray, None]:
 
 
 def exact_pass() -> None:
-    """Both sides of the exact exposures: two products of 2·K operations a cell each."""
+    """Time both sides of the exact exposures: two products of 2·K operations per cell each."""
     n_users, n_items = 16_384, 8_192
     rng = np.random.default_rng(0)
     W, H = (rng.gamma(1, 1, (n, N_COMPONENTS)).astype(np.float32) for n in (n_users, n_items))
@@ -43,13 +43,13 @@ def exact_pass() -> None:
     rate = 8 * N_COMPONENTS * n_users * n_items / (users + items)
     machine = product_rate()
     print(f"exact exposures, {n_users:,} × {n_items:,}, K = {N_COMPONENTS}:")
-    print(f"  users' side, objective included {users / (n_users * n_items) * 1e9:.2f} ns a cell")
-    print(f"  items' side                     {items / (n_users * n_items) * 1e9:.2f} ns a cell")
+    print(f"  users' side, objective included {users / (n_users * n_items) * 1e9:.2f} ns per cell")
+    print(f"  items' side                     {items / (n_users * n_items) * 1e9:.2f} ns per cell")
     print(f"  {rate / 1e9:.0f} GFLOP/s of the machine's own {machine / 1e9:.0f}: {rate / machine:.2f}\n")
 
 
 def sparse_passes() -> None:
-    """The walks over the non-zeros, and the bytes they gather."""
+    """Time the walks over the non-zeros, and show the bytes they gather."""
     matrix = popular_counts()
     counts = Counts.of(matrix, np.dtype(np.float32))
     rng, backend = np.random.RandomState(0), Cpu()
@@ -60,10 +60,10 @@ def sparse_passes() -> None:
         expectation = backend.expect(counts, W, H, law, tied)
         users = seconds(lambda law=law, tied=tied: backend.expect(counts, W, H, law, tied))
         items = seconds(lambda expectation=expectation: backend.sum_by_item(counts, expectation, W))
-        rows = 1 if tied is None else 2  # factor rows gathered a non-zero and side
+        rows = 1 if tied is None else 2  # factor rows gathered per non-zero and side
         gathered = 2 * rows * matrix.nnz * N_COMPONENTS * 4
         print(
-            f"  {type(law).__name__:17} users {users:.3f} s ({users / matrix.nnz * 1e9:.0f} ns a non-zero)  "
+            f"  {type(law).__name__:17} users {users:.3f} s ({users / matrix.nnz * 1e9:.0f} ns per non-zero)  "
             f"items {items:.3f} s ({items / matrix.nnz * 1e9:.0f} ns)  "
             f"{gathered / (users + items) / 1e9:.0f} GB/s gathered"
         )
@@ -71,7 +71,7 @@ def sparse_passes() -> None:
 
 
 def against_plain() -> None:
-    """Ours against dense float64 NumPy, from the same start to τ = 1e-5."""
+    """Compare with dense float64 NumPy, from the same start to τ = 1e-5."""
     folder = os.environ.get("NBMF_DATA")
     if not folder:
         print("NBMF_DATA is not set: no Taste Profile subset to compare with the plain version on")

@@ -1,4 +1,4 @@
-"""A sweep of NBMF beside a sweep of the packages people use instead: same data, same K, same threads, one run.
+"""One sweep of NBMF beside one of the packages people use instead: same data, K and threads, in one run.
 
 python benchmarks/peers.py           (extra `bench`: hpfrec and implicit)
 """
@@ -31,7 +31,7 @@ class Ours:
     """CAVI on the CPU backend, float32, a few sweeps after the start."""
 
     def __init__(self, matrix: sp.csr_array, likelihood: Likelihood, *, tied: bool) -> None:
-        """Start, sweep three times, and tie the items as they then are."""
+        """Start, sweep three times, and tie the items by the factors reached."""
         rng = np.random.RandomState(0)
         self.counts, self.backend = Counts.of(matrix, np.dtype(np.float32)), Cpu()
         W, H = (rng.gamma(1, 1, (n, N_COMPONENTS)).astype(np.float32) for n in matrix.shape)
@@ -53,7 +53,7 @@ class Ours:
 
 
 def hpfrec_sweep(matrix: sp.csr_array, threads: int) -> float:
-    """Return the seconds of one iteration: three less one, over two."""
+    """Return the seconds of one iteration: a fit of three minus a fit of one, halved."""
     import hpfrec
     import pandas as pd
 
@@ -72,7 +72,7 @@ def hpfrec_sweep(matrix: sp.csr_array, threads: int) -> float:
 
 
 def implicit_sweep(matrix: sp.csr_array, threads: int) -> float:
-    """Return the seconds of one ALS iteration (conjugate gradient): four less one, over three."""
+    """Return the seconds of one ALS iteration (conjugate gradient): a fit of four minus a fit of one, over three."""
     from implicit.als import AlternatingLeastSquares
 
     csr = sp.csr_matrix(matrix)
@@ -88,9 +88,9 @@ def implicit_sweep(matrix: sp.csr_array, threads: int) -> float:
 
 
 def recommend_seconds(matrix: sp.csr_array, threads: int) -> tuple[float, float]:
-    """Return the seconds of everybody's top 10 without what they have, ours and implicit's, the same factors in both.
+    """Return the seconds of everybody's top 10 without seen items, ours and implicit's, from the same factors.
 
-    The least of three of each in turns: others use the machine, too.
+    The best of three of each, in turns, since the machine may be shared.
     """
     from implicit.cpu.als import AlternatingLeastSquares
 
@@ -130,7 +130,7 @@ def peak_memory(matrix: sp.csr_array) -> int:
 
 
 def main() -> None:
-    """Run everybody in turns, and compare medians."""
+    """Run all packages in turns and compare medians."""
     warnings.simplefilter("ignore")
     threads = numba.get_num_threads()
     matrix = popular_counts()
@@ -148,12 +148,12 @@ def main() -> None:
     seconds["NBMF"] += nb.sweep(SWEEPS)
     median = {name: float(np.median(values)) for name, values in seconds.items()}
     for name, value in median.items():
-        print(f"  {name:13} {value:7.3f} s a sweep   NBMF takes {median['NBMF'] / value:.3f} of it")
+        print(f"  {name:13} {value:7.3f} s per sweep   NBMF takes {median['NBMF'] / value:.3f} of it")
     ours, implicits = recommend_seconds(matrix, threads)
     print(
         f"  top 10 of everybody, seen items left out: {ours:.2f} s; implicit {implicits:.2f} s ({ours / implicits:.2f})"
     )
-    print(f"  (tying the items anew, six times in a fit, takes {nb.tying:.2f} s)")
+    print(f"  (refreshing the ties, six times per fit, takes {nb.tying:.2f} s)")
     print(f"  peak memory of a tied fit above the imported package: {peak_memory(matrix) / 1e6:.0f} MB")
 
 

@@ -1,4 +1,4 @@
-"""Milliseconds of one answer: a user's best items, a new user's, why, and what taking somebody in costs.
+"""Milliseconds per answer: recommendations for known and new users, explanations, and adding users and items.
 
 python benchmarks/serving.py         (takes about a minute, most of it the fit)
 """
@@ -23,7 +23,7 @@ def milliseconds(job: Callable[[], object], times: int = TIMES) -> tuple[float, 
 
 
 def main() -> None:
-    """Fit for a while, then ask."""
+    """Fit a model, then time its answers."""
     matrix = popular_counts(N_USERS, N_ITEMS, 1_000_000)
     model = NBMF(N_COMPONENTS, exposure="tied", n_clusters=N_CLUSTERS, max_iter=30, random_state=0).fit(matrix)
     sizes = np.diff(matrix.indptr)

@@ -1,4 +1,4 @@
-"""The data of the benchmarks: counts whose items are popular like rank^-0.8, and a plain version of Algorithm 1."""
+"""The benchmarks' data, counts with item popularity ~ rank^-0.8, and a plain version of Algorithm 1."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ N_USERS, N_ITEMS, N_COMPONENTS, N_CLUSTERS = 100_000, 40_000, 50, 64
 def popular_counts(
     n_users: int = N_USERS, n_items: int = N_ITEMS, draws: int = 5_080_000, seed: int = 0
 ) -> sp.csr_array:
-    """Draw user-item pairs, users by a gamma activity, items by rank^-0.8; a pair's count is 1 + NB, mean 2.5."""
+    """Draw user-item pairs, users by gamma activity and items by rank^-0.8; the count of a pair is 1 + NB, mean 2.5."""
     rng = np.random.default_rng(seed)
     popularity = np.arange(1, n_items + 1) ** -0.8
     activity = rng.gamma(1.0, 1.0, n_users) + 0.1

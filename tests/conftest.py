@@ -22,17 +22,17 @@ if not Path("/dev/nvidiactl").exists():
 
 IN_MEMORY, MADE = "/dev/shm", None
 if "TMPDIR" not in os.environ and os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free > 2e9:
-    # models and checkpoints are forced to the disk a thousand times, which takes a minute where others write, too
+    # models and checkpoints are synced to disk a thousand times, which takes a minute on a busy disk
     os.environ["TMPDIR"] = tempfile.tempdir = MADE = tempfile.mkdtemp(prefix="nbmf-tests-", dir=IN_MEMORY)
 
 if "PYTEST_XDIST_WORKER" in os.environ:
-    # numba's cache is no place where two may write: one's loops can be stored under the other's types
+    # two processes must not write to one numba cache: one's loops can be stored under the other's types
     folder = Path(__file__).parent.parent / ".numba_cache" / os.environ["PYTEST_XDIST_WORKER"]
     os.environ.setdefault("NUMBA_CACHE_DIR", str(folder))
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # started in the background, where a shell has SIGINT ignored: tests of Ctrl-C would wait for ever, and so would
-    # the processes that they start, which inherit it
+    # a shell ignores SIGINT in what it starts in the background, and children inherit that: tests of Ctrl-C would wait
+    # for ever
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True, max_examples=40)
@@ -40,7 +40,7 @@ hypothesis.settings.load_profile("tests")
 
 
 class Turns:
-    """Tests on several workers side by side, but for those marked `alone`, for which the others wait."""
+    """Run tests on several workers side by side, but let the others wait for a test marked `alone`."""
 
     def __init__(self) -> None:
         folder = Path(__file__).parent
@@ -50,7 +50,7 @@ class Turns:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[Any]:
         from fcntl import LOCK_EX, LOCK_SH, LOCK_UN, flock
 
-        flock(self.door, LOCK_EX)  # kept while waiting for the room, or one who needs it alone might wait for ever
+        flock(self.door, LOCK_EX)  # held while waiting for the room, or a test that needs it alone might never get it
         flock(self.room, LOCK_EX if item.get_closest_marker("alone") else LOCK_SH)
         flock(self.door, LOCK_UN)
         try:
@@ -66,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(exitstatus: int) -> None:
-    if MADE and exitstatus == 0:  # else somebody may want to look
+    if MADE and exitstatus == 0:  # otherwise somebody may want to look at it
         shutil.rmtree(MADE, ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""What several test files share: counts, files of counts, estimators to try, comparisons, and commands as typed."""
+"""What test files share: counts, files of counts, estimators, comparisons, child processes and commands as typed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ LEARNING = [
 
 
 def small_matrix(n_users: int = 30, n_items: int = 20, seed: int = 0) -> np.ndarray:
-    """Bursty counts, half of them zero, with an empty row, an empty column and a user who took all the others."""
+    """Bursty counts, half of them zero, with an empty row, an empty column and a user who took every other item."""
     rng = np.random.default_rng(seed)
     count = rng.negative_binomial(0.7, 0.2, (n_users, n_items)) * (rng.random((n_users, n_items)) < 0.6)
     count[3] = 0
@@ -181,7 +181,7 @@ def gpus(*, interpreted: bool = True) -> list[Any]:
 
     from nbmf.backends.gpu.device import Gpu
 
-    torch.set_num_threads(1)  # in tests threads would wait for each other longer than they work
+    torch.set_num_threads(1)  # on small data, threads wait for each other longer than they work
     found = [Gpu(kernels="torch")]
     if find_spec("triton") is not None and (interpreted or "TRITON_INTERPRET" not in os.environ):
         found.append(Gpu(kernels="triton"))
@@ -190,9 +190,9 @@ def gpus(*, interpreted: bool = True) -> list[Any]:
 
 @contextmanager
 def child(command: Sequence[Any], seconds: float = 300, **options: Any) -> Iterator[subprocess.Popen[Any]]:
-    """Start a process in a group of its own and wait for its end; a failed test or the time limit kills the group.
+    """Start a process in its own group and wait for its end; a failed test or the time limit kills the group.
 
-    So nobody hangs who reads its output.
+    So a test that reads its output cannot hang.
     """
     with subprocess.Popen(list(map(str, command)), start_new_session=True, **options) as process:
         limit = Timer(seconds, _kill_group, [process.pid])
@@ -215,7 +215,7 @@ def _kill_group(group: int) -> None:
 
 
 def typed(*arguments: Any, code: int = 0, **environment: str | None) -> Result:
-    """Run a command of nbmf as typed in a shell, in this process; it must end with the code."""
+    """Run a command of nbmf, in this process, as typed in a shell; it must exit with the code."""
     from nbmf.cli import main
 
     result = CliRunner().invoke(main, list(map(str, arguments)), env={"NBMF_TOKEN": None, **environment})

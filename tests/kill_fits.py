@@ -2,9 +2,9 @@
 
     python tests/kill_fits.py 100
 
-Each fit runs in a process of its own that is forked from this one, so that a kill costs no imports. A kill that is
-counted hit a living fit; what it leaves is resumed, to be killed again or to end, and the model file at the end must
-have the bytes of that of a fit that was left alone.
+Each fit runs in its own process, forked from this one so that a kill costs no imports. Only kills that hit a running
+fit are counted. What a kill leaves is resumed, to be killed again or to finish, and the final model file must have the
+bytes of an undisturbed fit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MATRIX = small_matrix(120, 80)
 
 
 def fit(kind: type, settings: dict[str, Any], folder: Path) -> None:
-    """Fit, going on from a checkpoint if there is one, and save the model."""
+    """Fit, resuming from a checkpoint if there is one, and save the model."""
     checkpoint = folder / "checkpoint.nbmf"
     model = kind(5, **settings, random_state=7, max_iter=60, tol=0, n_threads=1)
     resume = checkpoint if checkpoint.exists() else None
@@ -40,7 +40,7 @@ def fit(kind: type, settings: dict[str, Any], folder: Path) -> None:
 
 
 def in_a_process(kind: type, settings: dict[str, Any], folder: Path) -> int:
-    """Start a fit and return the number of its process."""
+    """Start a fit and return its process id."""
     child = os.fork()
     if child == 0:
         try:
@@ -53,14 +53,14 @@ def in_a_process(kind: type, settings: dict[str, Any], folder: Path) -> int:
 
 
 def has_ended(child: int) -> bool:
-    """Whether the process is over; if so, it must have ended well."""
+    """Return whether the process has ended; if so, it must have succeeded."""
     ended, status = os.waitpid(child, os.WNOHANG)
     assert not ended or status == 0, f"the fit failed with status {status}"
     return bool(ended)
 
 
 def kill_fits(n_kills: int, seed: int, folder: Path) -> dict[str, int]:
-    """Kill so many times; return how many kills left a checkpoint, and how many fits were gone on with to their end."""
+    """Kill this many times; return how many kills left a checkpoint, and how many fits were resumed to their end."""
     chance, done = random.Random(seed), {"kills": 0, "resumed": 0, "identical ends": 0, "unfinished writes": 0}
     alone, seconds = [], []
     for n, (kind, settings) in enumerate(SETTINGS):
@@ -87,7 +87,7 @@ def kill_fits(n_kills: int, seed: int, folder: Path) -> dict[str, int]:
                 done["kills"] += 1
                 done["resumed"] += (place / "checkpoint.nbmf").exists()
                 done["unfinished writes"] += any("unfinished" in name for name in os.listdir(place))
-        fit(*SETTINGS[which], place)  # whatever is there, it can be gone on from
+        fit(*SETTINGS[which], place)  # whatever a kill left, the fit can resume from it
         assert (place / "model.nbmf").read_bytes() == alone[which], f"{SETTINGS[which]} ended otherwise after kills"
         assert not [name for name in os.listdir(place) if name.startswith(".checkpoint")], "an unfinished one is left"
         done["identical ends"] += 1

@@ -1,6 +1,6 @@
-"""Kill workers of a cluster with SIGKILL in the middle of sweeps; the fit must end with the undisturbed result.
+"""Kill workers of a cluster with SIGKILL in the middle of sweeps; the result must be that of an undisturbed fit.
 
-python tests/kill_workers.py [N]    kills in N fits (20), one after another, and counts those with the same bits
+python tests/kill_workers.py [N]    kills a worker in each of N fits (20 by default) and counts those with the same bits
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def fit(path: Path, client: Any, **options: Any) -> nbmf.NBMF:
 
 
 def kill_one(cluster: Any, rng: np.random.Generator) -> None:
-    """Kill one of the workers at work, as the kernel does when memory runs out."""
+    """Kill one of the busy workers, as the operating system does when memory runs out."""
     there = {worker.address for worker in cluster.scheduler.workers.values()}
     pids = [nanny.pid for nanny in cluster.workers.values() if nanny.worker_address in there]
     if pids:
@@ -65,7 +65,7 @@ def kill_one(cluster: Any, rng: np.random.Generator) -> None:
 
 
 def disturbed_fit(path: Path, client: Any, cluster: Any, seed: int) -> nbmf.NBMF:
-    """Fit while another thread kills a worker in the sweep after a random one, at a random time."""
+    """Fit while another thread kills a worker at a random time in a random sweep."""
     rng = np.random.default_rng(seed)
     chosen, delay, started = int(rng.integers(1, 8)), float(rng.random() * 0.2), threading.Event()
 
@@ -86,7 +86,7 @@ def disturbed_fit(path: Path, client: Any, cluster: Any, seed: int) -> nbmf.NBMF
 
 
 def main(n_fits: int) -> int:
-    """Return how many fits ended otherwise than the undisturbed one."""
+    """Return how many fits differ from the undisturbed one."""
     from distributed import Client
 
     warnings.simplefilter("error")

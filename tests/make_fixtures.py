@@ -2,8 +2,8 @@
 
     PYTHONPATH=<an older checkout>/src python tests/make_fixtures.py tests/fixtures/<name of that state>
 
-What stands in the files, and what their models answered when they were written, is in expected.json beside them.
-Only the public names are used, so this runs with the sources of any commit.
+expected.json beside them has checksums of their arrays, and what the models answered when they were written. Only
+public names are used, so this runs with the sources of any commit.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def answers_of(model: Any) -> dict[str, Any]:
 
 
 def arithmetic() -> str:
-    """A checksum that tells apart processors and libraries whose sums differ in the last bit."""
+    """A checksum that differs between processors and libraries whose sums differ in the last bit."""
     rng = np.random.RandomState(0)
     found = []
     for dtype in (np.float32, np.float64):

@@ -1,12 +1,18 @@
 """The map of ARCHITECTURE.md, read from the syntax trees: who may import whom, and who may print or read the clock."""
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
+from sklearn.base import BaseEstimator, clone
+
+import nbmf
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "nbmf"
@@ -114,3 +120,122 @@ def test_public_parts_are_there_after_one_import():
         "import nbmf; nbmf.evaluation.log_likelihood, nbmf.datasets.simulate, [getattr(nbmf, n) for n in nbmf.__all__]"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=300, check=False).returncode == 0
+
+
+# ---- the measures of the house --------------------------------------------------------------------------------------
+
+KINDS = {"Poisson", "NegativeBinomial", "Gamma", "Point"}
+
+
+def test_the_package_is_small():
+    assert sum(len(path.read_text().splitlines()) for path in MODULES.values()) <= 17_500
+
+
+@pytest.mark.parametrize("estimator", [nbmf.NBMF, nbmf.PoissonMF, nbmf.NBSLIM, nbmf.Averaged])
+def test_no_estimator_is_deep(estimator):
+    """At most four classes of ours, the estimator's own included, so `recommend` is soon found."""
+    ours = [each for each in inspect.getmro(estimator) if each.__module__.startswith("nbmf.")]
+    assert issubclass(estimator, BaseEstimator)
+    assert len(ours) <= 4, [each.__name__ for each in ours]
+
+
+def kinds_asked_for(tree):
+    """The lines that ask which likelihood, or which kind of factor, something is."""
+    for node in ast.walk(tree):
+        asked = []
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isinstance", "issubclass"):
+            asked = list(ast.walk(node.args[1]))
+        elif isinstance(node, ast.MatchClass):
+            asked = [node.cls]
+        elif isinstance(node, ast.Compare) and "type(" in ast.unparse(node.left):
+            asked = [each for right in node.comparators for each in ast.walk(right)]
+        found = KINDS & {getattr(each, "id", getattr(each, "attr", "")) for each in asked}
+        if found:
+            yield f"line {node.lineno}: {', '.join(sorted(found))}"
+
+
+@pytest.mark.parametrize("module", sorted(MODULES.keys() - {"nbmf"}))
+def test_nobody_asks_what_kind_of_likelihood_or_factor_it_has(module):
+    """Except where kernels are chosen and files are written: so that a new likelihood is one class."""
+    if folder(module) not in ("model", "backends", "storage"):
+        assert list(kinds_asked_for(ast.parse(MODULES[module].read_text()))) == []
+
+
+def many_parameters(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name != "__init__":
+            given = node.args
+            names = [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+            names += [each.arg for each in (given.vararg, given.kwarg) if each]
+            is_compiled = any(re.search(r"compiled|\bjit\b|njit", ast.unparse(each)) for each in node.decorator_list)
+            if not is_compiled and len(set(names) - {"self", "cls"}) > 8:
+                yield f"line {node.lineno}: {node.name} has {len(set(names) - {'self', 'cls'})}"
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_no_function_takes_more_than_eight_parameters(module):
+    """Except constructors, whose settings are the model's, and compiled loops, which take arrays and nothing else."""
+    assert list(many_parameters(ast.parse(MODULES[module].read_text()))) == []
+
+
+def walk_of(model, X, monkeypatch):
+    """Fit once to compile and once to look on.
+
+    Returns the names of the functions from `fit` down to a kernel, for each call of a kernel by this thread, and the
+    files of ours in which anything ran.
+    """
+    from numba.core.dispatcher import Dispatcher
+
+    model.fit(X)
+    walks, files, us = [], set(), threading.get_ident()
+
+    def watched(name, kernel):
+        def run(*arguments):
+            frame, names = sys._getframe(1), [name]
+            while threading.get_ident() == us and frame.f_code is not walk_of.__code__:
+                names.append(frame.f_code.co_name)
+                frame = frame.f_back
+            walks.append(names[::-1])
+            return kernel(*arguments)
+
+        return run
+
+    for module in [sys.modules[name] for name in MODULES if name in sys.modules]:
+        for name, value in list(vars(module).items()):
+            if isinstance(value, Dispatcher):
+                monkeypatch.setattr(module, name, watched(name, value))
+
+    def look_on(frame, event, argument):
+        if Path(frame.f_code.co_filename).is_relative_to(SOURCE):
+            files.add(str(Path(frame.f_code.co_filename).relative_to(SOURCE)))
+
+    sys.setprofile(look_on)
+    try:
+        model.fit(X)
+    finally:
+        sys.setprofile(None)
+    return [names for names in walks if len(names) > 1], files
+
+
+@pytest.fixture(
+    params=[nbmf.NBMF(2, exposure="tied", n_clusters=3), nbmf.NBMF(2, exposure="exact"), nbmf.PoissonMF(2)],
+    ids=["tied", "exact", "poisson"],
+)
+def walked(request, monkeypatch):
+    """So little data that no thread is woken."""
+    model = clone(request.param).set_params(max_iter=3, tol=0, random_state=0, n_threads=1)
+    return walk_of(model, np.random.default_rng(0).poisson(0.5, (20, 12)), monkeypatch)
+
+
+def test_the_way_from_fit_to_a_kernel_is_short(walked):
+    """Frames of Python from `fit` to the kernel, both included."""
+    walks, _ = walked
+    assert {names[0] for names in walks} == {"fit"}
+    longest = max(walks, key=len)
+    assert len(longest) <= 11, " > ".join(longest)
+
+
+def test_a_fit_runs_through_few_files(walked):
+    """Every file of ours in which anything runs between the beginning of `fit` and its end."""
+    _, files = walked
+    assert len(files) <= 15, sorted(files)

@@ -1,4 +1,4 @@
-"""The tests end, whatever they start: also in the background, where a shell has Ctrl-C ignored."""
+"""Tests always end: whatever processes they start, and in the background, where shells ignore Ctrl-C."""
 
 import ast
 import subprocess

@@ -1,4 +1,4 @@
-"""The commands that fit, recommend and judge, as typed: what they write, and what they say when they cannot."""
+"""The commands that fit, recommend and evaluate, as typed: what they write, and how they fail."""
 
 import json
 import os
@@ -164,7 +164,7 @@ def test_evaluate_splits(plays, split):
 
 
 def test_evaluate_tests_on_another_file(plays, model_file, tmp_path):
-    """All of the data is fitted; a model file was, so what it is judged on is the data."""
+    """With --test all of the data is fitted; a model file is already fitted, so the data are the test."""
     test = tmp_path / "test.csv"
     test.write_text(
         "user,item,count\nuser 1,song 0,4\nuser 2,song 4,1\nuser 2,song 7,3\nuser 1,new song,2\nnew,song 0,1\n"
@@ -330,7 +330,7 @@ main()
 
 
 def test_ctrl_c_waits_for_nobody(plays, tmp_path):
-    """A thread may be stuck, say in a compiler that was interrupted; a usual exit would wait for it for ever."""
+    """A thread may be stuck, say in an interrupted compiler; a normal exit would wait for it for ever."""
     told = subprocess.run(
         [sys.executable, "-c", STUCK, "fit", str(plays), "-o", str(tmp_path / "m")],
         timeout=30,

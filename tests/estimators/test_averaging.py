@@ -78,7 +78,7 @@ def test_growing_grows_every_member(model):
     model.add_users(more)
     np.testing.assert_array_equal(model.user_factors_[:30], before)
     np.testing.assert_allclose(model.predict("new", "i4"), mean_of(model, lambda m: m.predict("new", "i4")))
-    assert all(len(member.users_) == 30 for member in members)  # who was given out stays as it was
+    assert all(len(member.users_) == 30 for member in members)  # members handed out before are not changed
 
 
 def test_averaging_ranks_better_than_its_members():

@@ -28,7 +28,7 @@ MODELS = [
 @pytest.mark.parametrize("model", MODELS, ids=str)
 def test_float32_threads_agree_with_float64_reference(model):
     matrix = small_matrix(80, 60)
-    # which extrapolations are taken hangs on a hair, so those runs may part
+    # whether an extrapolation is accepted can hang on rounding, after which the runs diverge
     fast = clone(model).set_params(random_state=3, max_iter=40, tol=0, accelerate=False).fit(matrix)
     plain = clone(fast).set_params(backend="reference", dtype="float64").fit(matrix)
     np.testing.assert_allclose(fast.objective_, plain.objective_, rtol=1e-4)
@@ -172,7 +172,7 @@ def test_column_names_are_the_items_ids():
 
 
 def test_many_items_that_nobody_took():
-    """k-means finds fewer clusters than asked for, and says so; the fit does not."""
+    """k-means warns that it found fewer clusters than asked for; the fit does not pass that on."""
     matrix = np.zeros((30, 100), int)
     matrix[:, :5] = small_matrix(30, 5)
     for inference in ("cavi", "mm"):
@@ -271,7 +271,7 @@ def test_verbose_writes_plain_lines_where_nobody_watches(capfd):
 @pytest.mark.parametrize("exposure", ["exact", "tied"])
 @pytest.mark.parametrize("estimator", [nbmf.NBMF, nbmf.PoissonMF])
 def test_what_is_unknown_has_no_say(estimator, exposure):
-    """Whatever counts unknown cells have, the fit is the same; a zero there would be another one."""
+    """The counts of unknown cells do not change the fit; taking them for zeros would."""
     matrix, unknown = small_matrix(), np.random.default_rng(2).random((30, 20)) < 0.3
     settings = {"exposure": exposure, "n_clusters": 4} if estimator is nbmf.NBMF else {}
 
@@ -365,7 +365,7 @@ def test_large_concentrations_do_not_fall(concentration):
 
 
 def test_single_precision_holds_for_large_counts():
-    """The objective of float32 is that of float64 at a count of 10^6 as well."""
+    """The objective in float32 agrees with float64 even with a count of 10^6."""
     rng = np.random.default_rng(0)
     matrix = rng.poisson(rng.gamma(0.1, 30.0, (60, 30)))
     matrix[3, 4] = 1_000_000

@@ -1,4 +1,4 @@
-"""AnnData in, factors beside the counts; and what is not raw counts is named."""
+"""AnnData in, factors stored beside the counts; data that are not raw counts are refused by name."""
 
 import numpy as np
 import pytest

@@ -21,12 +21,12 @@ CONVERGED = {"random_state": 0, "tol": 1e-13, "max_iter": 5000, "dtype": "float6
 
 
 def without_empties(matrix):
-    """Rows and columns that have counts: with rates of their own, the others shrink for ever."""
+    """Keep the rows and columns that have counts: with a rate per row, empty ones shrink for ever."""
     return matrix[matrix.sum(axis=1) > 0][:, matrix.sum(axis=0) > 0]
 
 
 def objective(counts, factor, side):
-    """The part of the objective that a row has a say in."""
+    """The part of the objective that depends on the row."""
     data = Counts.of(counts, np.dtype(np.float64))
     found = Reference().expect(data, factor, side.factor, side.likelihood, side.ties).log_evidence
     return found - factor.divergence(side.prior) if isinstance(factor, Gamma) else found
@@ -54,7 +54,8 @@ def test_users_with_concentrations_of_their_own_keep_them():
     rows = np.array([3, 7, 8])
     again = fold_compiled(canonical(matrix[rows]), fit.result_.fixed_items_for(rows), Steps(1e-13)).factor
     assert relative(again.mean, fit.user_factors_[rows]) < 1e-5
-    assert relative(fit.transform(matrix[rows]), fit.user_factors_[rows]) > 0.01  # of new users, it is not known
+    # the concentration of a new user is not known
+    assert relative(fit.transform(matrix[rows]), fit.user_factors_[rows]) > 0.01
     assert fit.add_users(matrix[:2]).concentration_.shape == (len(matrix) + 2, 1)
 
 
@@ -118,7 +119,7 @@ def test_every_step_raises_the_rows_objective(law, n_clusters, bayesian):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("n_clusters", [0, 3])
 def test_rows_are_folded_in_one_by_one(n_clusters, dtype):
-    """The same bits for any number of threads, for any other rows beside them, and for every time it is asked."""
+    """The same bits for any number of threads, whatever other rows are folded in with them, every time."""
     matrix = canonical(small_matrix(300, 20))
     side = held(20, NegativeBinomial(1.0), n_clusters, dtype=dtype)
     one, two, four = (fold_compiled(matrix, side, Steps(1e-5), n_threads=n).factor for n in (1, 2, 4))
@@ -138,11 +139,11 @@ def test_float32_agrees_with_float64(model):
     again = clone(same).set_params(dtype="float64").fit(matrix)
     found, expected = same.transform(matrix), again.transform(matrix)
     assert found.dtype == np.float32
-    assert relative(found, expected) < 2e-3  # what rounding the items' factors does, and stopping at 1e-6
+    assert relative(found, expected) < 2e-3  # the effect of rounding the items' factors and of stopping at 1e-6
 
 
 def test_a_row_without_counts_has_the_prior_shape():
-    """Nothing is allocated to it; its unseen cells still say something, as they do in a fit."""
+    """Nothing is allocated to it, but its unseen cells still carry information, as in a fit."""
     fit = nbmf.NBMF(3, user_shape=0.8, random_state=0, dtype="float64").fit(small_matrix())
     fit.add_users(np.zeros((1, 20)))
     np.testing.assert_allclose(fit.user_posterior_.shape[-1], 0.8, rtol=1e-12)

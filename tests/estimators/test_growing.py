@@ -1,4 +1,4 @@
-"""New users and items in a model: it answers for them, grows, and stays one model."""
+"""New users and items: a model answers for them, and grows by them into one consistent model."""
 
 import numpy as np
 import pytest
@@ -116,7 +116,7 @@ def test_partial_fit_adds_up(model):
     total[:30, :20] = small_matrix()
     for row, column in ((1, 0), (1, 20), (8, 0), (31, 7), (31, 20), (30, 21)):
         total[row, column] += 1
-    # those of the data have what folding in with all they took gives them
+    # users of the data get what folding in all their counts gives
     for row in (1, 8, 30, 31):
         assert relative(model.transform(total[[row]]), model.user_factors_[[row]]) < 1e-4
     assert (
@@ -132,7 +132,7 @@ def test_partial_fit_adds_up(model):
 
 
 def test_sweeps_go_on_from_where_the_factors_are():
-    """Sweeps after partial_fit of nothing are the sweeps that a longer fit would have made."""
+    """Sweeps after a partial_fit without counts are those that a longer fit would have made."""
     matrix = small_matrix()
     for settings in ({}, {"inference": "mm"}, {"exposure": "tied", "n_clusters": 4}, {"rates": "per_row"}):
         short, long = (
@@ -148,7 +148,7 @@ def test_sweeps_go_on_from_where_the_factors_are():
 
 
 def test_unknown_cells_stay_unknown(tmp_path):
-    """Whatever they hold, refreshing and folding in again do not look."""
+    """Refreshing and folding in again do not depend on what they hold."""
     matrix, unknown = small_matrix(), np.random.default_rng(2).random((30, 20)) < 0.3
     more = nbmf.Interactions.from_matrix(np.where(unknown, 0, np.eye(30, 20, dtype=int)))
 

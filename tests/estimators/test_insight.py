@@ -1,4 +1,4 @@
-"""Why and how sure: explanations, likeness, the law of counts not seen yet."""
+"""Explanations, similar users and items, and the predictive distribution of counts."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def fitted(model, **settings):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("model", MODELS, ids=str)
 def test_parts_add_up_to_the_score(model, dtype):
-    """To the rounding of the factors' own type, long before convergence, for new users and for those with no counts."""
+    """Up to rounding in the factors' dtype, long before convergence, also for new users and users without counts."""
     model = fitted(model, dtype=dtype).add_users(
         nbmf.Interactions.from_matrix([[0, 2, 7]], users=["zoe"], items=["item 00", "item 04", "item 07"])
     )
@@ -55,7 +55,7 @@ NEW = {"item 04": 2, "item 07": 7, "item 01": 1}
 @pytest.mark.parametrize("model", [*MODELS, nbmf.Averaged(nbmf.NBMF(2, max_iter=9, dtype="float64"), 2)], ids=str)
 @pytest.mark.parametrize("counts", [NEW, {}], ids=["three items", "nothing"])
 def test_newcomers_get_the_reasons_and_laws_of_their_recommendations(model, counts):
-    """Parts add up to the scores, means are the scores, and the law is that of a user of the fit."""
+    """Parts add up to the scores, means are the scores, and the distribution is that of a user of the fit."""
     settings = {} if isinstance(model, nbmf.Averaged) else {"max_iter": 30, "dtype": "float64"}
     users, items = [f"user {n}" for n in range(30)], [f"item {n:02}" for n in range(20)]
     data = nbmf.Interactions.from_matrix(small_matrix(), users=users, items=items)
@@ -134,7 +134,7 @@ def test_unknown_cells_explain_nothing():
 
 
 def test_likeness_does_not_depend_on_scales():
-    """A component of W multiplied and that of H divided by a number is the same model."""
+    """Multiplying a component of W and dividing that of H by the same number gives the same model."""
     model = fitted(nbmf.NBMF(3, inference="mm"))
     scale = np.array([1e-3, 1.0, 70.0])
     W, H = model.user_factors_ * scale, model.item_factors_ / scale
@@ -214,11 +214,11 @@ def test_drawn_factors_are_mixed_over():
 
 @pytest.mark.parametrize(("concentration", "n_users", "n_items"), [(1.0, 120, 80), (5.0, 300, 200)])
 def test_ninety_percent_intervals_hold_ninety_percent(concentration, n_users, n_items):
-    """Fresh counts of the same users and items, with means of about 60, so that single counts have little weight.
+    """Fresh counts of the same users and items, with means of about 60, so that a single count has little probability.
 
-    Then an interval that must hold 0.9 holds hardly more: 0.91 to 0.92 with the factors that the counts were drawn
-    with, as P(y = 0) of the cells with means below 19 is more than the tail. Fitted factors are off by a tenth and
-    more, which the intervals of their means do not know: here it takes back what whole counts add.
+    An interval that must hold 0.9 then holds hardly more: 0.91 to 0.92 with the true factors, because P(y = 0) of the
+    cells with means below 19 exceeds the tail. Fitted factors are off by a tenth or more, which the intervals of
+    their means do not know; here that cancels what whole counts add.
     """
     settings = {"n_components": 3, "concentration": concentration}
     truth = nbmf.datasets.simulate(n_users, n_items, mean_count=60.0, seed=1, **settings)
@@ -232,7 +232,7 @@ def test_ninety_percent_intervals_hold_ninety_percent(concentration, n_users, n_
 
 
 def test_few_counts_leave_more_open():
-    """The less is known of a user, the wider the draws of the intensities are, relative to their means."""
+    """The fewer counts a user has, the wider the drawn intensities spread relative to their means."""
     truth = nbmf.datasets.simulate(300, 60, n_components=2, concentration=20.0, mean_count=4.0, seed=2)
     seen = truth.matrix.toarray() * (np.random.default_rng(0).random((300, 60)) < 0.5)
     model = nbmf.NBMF(2, concentration=20.0, random_state=0, max_iter=100).fit(seen)
@@ -245,7 +245,7 @@ def test_few_counts_leave_more_open():
 
 
 def test_intervals_of_small_counts_hold_what_they_say():
-    """Most counts are 0, and the interval holds more than 0.9: exactly as much as its own probabilities say."""
+    """Most counts are 0, so the interval holds more than 0.9: exactly as much as its own probabilities say."""
     truth = nbmf.datasets.simulate(200, 100, n_components=3, mean_count=0.5, seed=3)
     μ = truth.user_factors @ truth.item_factors.T
     found = Predictive(*np.divmod(np.arange(μ.size), 100), μ.reshape(1, -1), NegativeBinomial(truth.concentration))
@@ -268,7 +268,7 @@ def test_score_of_known_users_is_the_held_out_likelihood(model):
     expected = log_likelihood(fit, *data, n_boot=2)
     assert fit.score(data[1]) == pytest.approx(expected.mean, rel=1e-12)
     np.testing.assert_allclose(fit.score_samples(data[1]), expected.per_user, rtol=1e-12)
-    # everything that was fitted counts for nothing
+    # cells that were fitted are left out of the score
     assert fit.score(nbmf.Interactions.from_matrix(matrix)) == pytest.approx(expected.mean, rel=1e-12)
 
 
@@ -283,7 +283,7 @@ def test_score_of_new_rows_is_that_after_folding_in(model):
     assert fit.score(sp.csr_array(rows)) == pytest.approx(cells.mean(), rel=1e-9)
     mixed = nbmf.Interactions.from_matrix(
         np.concatenate((np.zeros((1, 20), int), rows)), users=[4, *range(100, 112)]
-    )  # user 4 is one of the fit
+    )  # user 4 was fitted
     np.testing.assert_allclose(fit.score_samples(mixed)[1:], cells.mean(axis=1), rtol=1e-9)
     α, μ = fit.concentration_, fit.user_factors_[4] @ fit.item_factors_.T
     zeros = count_distribution(np.ravel(α) if np.ndim(α) else α, μ).logpmf(0)[small_matrix()[4] == 0]

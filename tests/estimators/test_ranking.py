@@ -1,4 +1,4 @@
-"""Walks over scores: the best items and the places of given ones, against sorting whole rows."""
+"""Walks over scores: the best items and the ranks of given items, compared with sorting whole rows."""
 
 import hypothesis.extra.numpy as hnp
 import numpy as np
@@ -67,7 +67,7 @@ def test_places_of_few_and_of_many(dtype):
 @pytest.mark.parametrize("n_users", [1, 40, 300])
 @pytest.mark.parametrize("n_items", [5, 787, 1667])
 def test_equal_items_score_equally_wherever_they_stand(dtype, n_users, n_items):
-    """Items that nobody took have one and the same posterior; rounding must not rank them."""
+    """Items that nobody took all have the same posterior; rounding must not rank them."""
     rng = np.random.default_rng(0)
     scores = FactorScores(
         rng.gamma(1, 1, (n_users, 50)).astype(dtype), np.tile(rng.gamma(1, 1, 50), (n_items, 1)).astype(dtype)

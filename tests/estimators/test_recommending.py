@@ -20,7 +20,7 @@ def model():
 
 
 def brute(model, row, may, n, exclude_seen):
-    """The best of the items a user may get, by sorting all of them; scores as the model's own, in double."""
+    """The best of the items a user may get, found by sorting all scores in double precision."""
     score = model.user_factors_[row].astype(float) @ model.item_factors_.T.astype(float)
     left = [i for i in np.argsort(-score, kind="stable") if may(i) and not (exclude_seen and small_matrix()[row, i])]
     return [100 + i for i in left[:n]]
@@ -36,7 +36,7 @@ LISTS = st.one_of(st.none(), st.sets(st.integers(0, 19), max_size=12))
     st.tuples(LISTS, LISTS, st.booleans(), st.booleans()),
 )
 def test_everybody_gets_the_best_of_what_is_left(model, rows, n, exclude_seen, choice):
-    """One list for all or one for each, allowed and denied at once: against sorting."""
+    """One list for everybody or one per user, allowed and denied together, compared with sorting."""
     allow, deny, own_allow, own_deny = choice
 
     def of(row, chosen, own):

@@ -1,4 +1,4 @@
-"""scikit-learn's contract: its own checks, and life in its pipelines and searches."""
+"""scikit-learn's contract: its own checks, its pipelines and its grid search."""
 
 import numpy as np
 import pytest
@@ -58,7 +58,7 @@ def test_a_grid_is_searched_by_held_out_likelihood():
         scores.append(cells.mean())
     np.testing.assert_allclose(search.cv_results_["mean_test_score"], scores, rtol=1e-5)
     assert search.best_params_ == search.cv_results_["params"][np.argmax(scores)]
-    assert np.ptp(scores) > 0.01  # so there is something to choose
+    assert np.ptp(scores) > 0.01  # so that the choice matters
 
 
 def test_data_frames_go_in_and_come_out():

@@ -1,4 +1,4 @@
-"""Item–item weights: the paper's update with users' rows held fixed, in three forms that agree, and their answers."""
+"""Item–item weights: the paper's update with fixed user rows, in three forms that agree, and what the model answers."""
 
 import os
 import signal
@@ -49,7 +49,7 @@ def log_likelihood(problem, found):
 
 
 def literal_sweeps(problem, sweeps, neighbours):
-    """Eq. (nmfH) in loops: W is x and a column of ones, H is B and b; the penalty is one more row that has no count."""
+    """Eq. (nmfH) in loops: W is x and a column of ones, H is B and b; the penalty is one more row without counts."""
     x, t, α = problem.inputs.toarray(), problem.targets.toarray(), problem.concentration
     n_users, n_items = t.shape
     half = t.mean(axis=0) / 2
@@ -147,7 +147,7 @@ def test_longer_steps_get_further():
 
 
 def test_a_longer_step_that_falls_is_taken_back(monkeypatch):
-    """From a start far too small the ratio is so large that its power overshoots."""
+    """From a start that is far too small, the ratio is so large that its power overshoots."""
     starts = Regressions.starts
 
     def tiny(self, input_means):
@@ -324,7 +324,7 @@ def test_odd_data_get_answers_or_sentences(split):
 
 @pytest.mark.parametrize("interrupts", [True, False])
 def test_a_stop_is_prompt(interrupts):
-    """Also where a library has had signals restart what they interrupt."""
+    """Also where a library has set signals to restart the system calls they interrupt."""
     p = problem(np.random.RandomState(0).poisson(0.2, (3000, 400)), dtype=np.float32)
     run(p, 1)  # compiled
     for n_neighbors in (None, 399):

@@ -43,7 +43,7 @@ def file_of(model, path):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("tol", [0, 1e-3])
 def test_a_resumed_fit_is_the_undisturbed_one(tmp_path, model, dtype, tol):
-    """Cut after 1 to 6 sweeps (every place of the extrapolation, and refreshes of the ties) and later."""
+    """Cut after 1 to 6 sweeps, which covers every step of the extrapolation and refreshes of the ties, and later."""
     model = clone(model).set_params(dtype=dtype, tol=tol, random_state=3, max_iter=20)
     whole = file_of(model.fit(MATRIX), tmp_path / "whole")
     checkpoint, n_sweeps = tmp_path / "checkpoint", model.n_iter_
@@ -54,7 +54,7 @@ def test_a_resumed_fit_is_the_undisturbed_one(tmp_path, model, dtype, tol):
 
 
 def test_a_chain_of_resumes_is_one_fit(tmp_path):
-    """Each writes where it began, other threads and with or without progress."""
+    """Each part overwrites the checkpoint it started from, with other threads, with and without progress."""
     model = nbmf.NBMF(3, exposure="tied", n_clusters=5, accelerate=True, random_state=np.random.RandomState(1), tol=0)
     path, resume = tmp_path / "checkpoint", None
     for n in range(1, 10):
@@ -87,7 +87,7 @@ def test_the_kind_of_matrix_does_not_matter(tmp_path):
 
 
 def test_other_bits_are_told(tmp_path):
-    """A checkpoint of a machine that rounds otherwise, or of a model changed by hand."""
+    """A checkpoint from a machine that rounds differently, or of a model changed by hand."""
     path = tmp_path / "c"
     nbmf.NBMF(2, random_state=0, max_iter=3).fit(MATRIX, checkpoint=path)
     found = container.read(path)
@@ -125,7 +125,7 @@ def written(path, monkeypatch, **settings):
 
 
 def test_checkpoints_come_when_asked_for(tmp_path, monkeypatch):
-    assert written(tmp_path / "c", monkeypatch) == [10]  # a minute is long
+    assert written(tmp_path / "c", monkeypatch) == [10]  # the default of a minute never passes
     assert written(tmp_path / "c", monkeypatch, checkpoint_every=4) == [4, 8, 10]
     assert written(tmp_path / "c", monkeypatch, checkpoint_every=5) == [5, 10]
     assert written(tmp_path / "c", monkeypatch, checkpoint_every=timedelta()) == list(range(1, 11))
@@ -309,7 +309,7 @@ def test_early_stopping_keeps_the_best_sweep(metric):
 
 
 def test_early_stopping_looks_at_the_end_too():
-    """A fit that converges between two looks is judged as it ended; the next fit starts from nothing."""
+    """A fit that converges between two evaluations is evaluated where it ended; the next fit starts afresh."""
     train, test = split()
     stopping = nbmf.EarlyStopping(train, test, every=1000)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""What follows the data beside the factors: each update is best where it claims to be, and sweeps still ascend."""
+"""Learned hyper-parameters: each update reaches the optimum it claims, and the objective still never falls."""
 
 from dataclasses import replace
 
@@ -75,7 +75,7 @@ def test_learning_survives_any_counts(matrix, group, rates, shapes):
 @pytest.mark.parametrize("algorithm", [CAVI(Learned("all")), MM(Learned("all"))], ids=str)
 @pytest.mark.parametrize("concentration", [0.3, 3.0])
 def test_the_concentration_of_simulated_counts_is_found(algorithm, concentration):
-    """Within a third: 60,000 cells of mean 2 tell it well, but the factors take up some of the dispersion."""
+    """Within a third: 60,000 cells of mean 2 determine it well, but the factors absorb some of the dispersion."""
     data = simulate(300, 200, n_components=2, concentration=concentration, mean_count=2.0, seed=5)
     found = fit(data.matrix, algorithm, n_components=2, max_iter=80)
     assert found.state.model.likelihood.concentration == pytest.approx(concentration, rel=1 / 3)

@@ -1,4 +1,4 @@
-"""One contract for every algorithm: it is the paper's, and no step of it lets the objective fall."""
+"""One contract for every algorithm: it follows the paper, and the objective never falls."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def start(matrix, backend, model=MODEL, n_components=3, ties=None, seed=0, dtype
 
 
 def slack(counts, objective, dtype=np.float64):
-    """What rounding may take: units in the last place of the terms' size."""
+    """How far rounding may lower the objective, in units of the last place of its terms."""
     return 64 * np.finfo(dtype).eps * (abs(objective) + float(counts.by_user.data.sum()) + 1)
 
 

@@ -1,7 +1,7 @@
 """The author's own program, followed sweep by sweep.
 
 The oracle's runs start from RandomState(1404): W0 then H0, each Gamma(1, 1). Its multiplicative updates add 1e-16 to Y
-and to WHᵀ and drift from the paper's after sweep 45; there is nothing to compare beyond.
+and to WHᵀ, and drift away from the paper's after sweep 45, so the comparison ends there.
 """
 
 import numpy as np

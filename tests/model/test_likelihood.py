@@ -1,4 +1,4 @@
-"""The laws of a count: against scipy, against the paper's own formulas, and in the limit."""
+"""The likelihoods of a count, compared with SciPy and the paper's formulas, and in the limit."""
 
 import numpy as np
 import pytest
