@@ -14,7 +14,7 @@ from sklearn.base import clone
 import nbmf
 from nbmf.backends.counts import Counts
 from nbmf.backends.cpu.passes import Cpu
-from nbmf.inference.state import begin, observe, with_item_rate
+from nbmf.inference.run import begin, observe, with_item_rate
 from nbmf.model import Model
 from nbmf.model.factors import Prior
 from nbmf.model.likelihood import NegativeBinomial

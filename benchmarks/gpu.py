@@ -29,8 +29,7 @@ from nbmf.estimators.fold_in import Held, fold_in, fold_in_on
 from nbmf.estimators.ranking import FactorScores, top
 from nbmf.inference.cavi import CAVI
 from nbmf.inference.mm import MM
-from nbmf.inference.run import Until, run
-from nbmf.inference.state import begin
+from nbmf.inference.run import Until, begin, run
 from nbmf.model import Model
 from nbmf.model.factors import Point, Prior
 from nbmf.model.likelihood import NegativeBinomial, Poisson

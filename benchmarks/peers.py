@@ -17,7 +17,7 @@ from nbmf.backends.counts import Counts
 from nbmf.backends.cpu.passes import Cpu
 from nbmf.estimators.nbmf import NBMF
 from nbmf.inference.cavi import CAVI
-from nbmf.inference.state import State, begin, retie
+from nbmf.inference.run import State, begin, retie
 from nbmf.model import Model
 from nbmf.model.factors import Prior
 from nbmf.model.likelihood import Likelihood, NegativeBinomial, Poisson

@@ -30,7 +30,7 @@ from nbmf.backends import Backend, make_backend
 from nbmf.backends.cost import Sizes
 from nbmf.backends.counts import Counts
 from nbmf.inference.cavi import CAVI
-from nbmf.inference.state import begin
+from nbmf.inference.run import begin
 from nbmf.model import Model
 from nbmf.model.factors import Prior
 from nbmf.model.likelihood import NegativeBinomial

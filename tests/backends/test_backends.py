@@ -12,7 +12,7 @@ from nbmf.backends.cpu.elementary import exp, log, log1p
 from nbmf.backends.cpu.kernels import gamma_rows
 from nbmf.backends.cpu.passes import Cpu
 from nbmf.backends.reference import Reference
-from nbmf.inference.state import total_log_base
+from nbmf.inference.run import total_log_base
 from nbmf.model.factors import Point, Prior
 from nbmf.model.likelihood import NegativeBinomial, Poisson
 from nbmf.model.ties import Ties, tie_items

@@ -31,7 +31,7 @@ from nbmf.estimators.fold_in import Steps, fold_compiled, fold_on
 from nbmf.estimators.ranking import FactorScores, top
 from nbmf.inference.cavi import CAVI
 from nbmf.inference.mm import MM
-from nbmf.inference.state import begin
+from nbmf.inference.run import begin
 from nbmf.model import Model
 from nbmf.model.factors import Gamma, Point, Prior
 from nbmf.model.likelihood import NegativeBinomial, Poisson

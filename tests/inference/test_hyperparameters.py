@@ -18,8 +18,7 @@ from nbmf.data.datasets import simulate
 from nbmf.inference.cavi import CAVI
 from nbmf.inference.hyperparameters import Learned, with_priors
 from nbmf.inference.mm import MM
-from nbmf.inference.run import Until, run
-from nbmf.inference.state import begin
+from nbmf.inference.run import Until, begin, run
 from nbmf.model import Model
 from nbmf.model.factors import Prior
 from nbmf.model.likelihood import NegativeBinomial

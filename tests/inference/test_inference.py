@@ -13,8 +13,7 @@ from nbmf.backends.reference import Reference, pool_unseen
 from nbmf.inference.accelerate import Accelerated
 from nbmf.inference.cavi import CAVI
 from nbmf.inference.mm import MM
-from nbmf.inference.run import Ending, FallingObjectiveError, Until, run
-from nbmf.inference.state import begin, observe, with_item_rate
+from nbmf.inference.run import Ending, FallingObjectiveError, Until, begin, observe, run, with_item_rate
 from nbmf.model import Model
 from nbmf.model.factors import Gamma, Prior
 from nbmf.model.likelihood import NegativeBinomial, Poisson

@@ -94,14 +94,14 @@ def fit(
         parts = cut_users(path, data.matrix, size, np.dtype(model.dtype), getattr(model, "binarize", False), unknown)
         backend = Cluster(connected, tuple(parts), Cpu(model.n_threads or 1))
         try:
-            model.fit_with(backend, data, **options)
+            model.fit(data, backend=backend, **options)
         finally:
             backend.forget()
     return model
 
 
 def _check(model: Any, n_workers: int, n_parts: int | None) -> None:
-    if not hasattr(model, "fit_with"):
+    if not hasattr(model, "user_shape"):
         raise TypeError(f"the model is a {type(model).__name__}; several machines fit NBMF and PoissonMF")
     model._check_settings()
     for name, value in (("n_workers", n_workers), ("n_parts", 1 if n_parts is None else n_parts)):

@@ -8,12 +8,22 @@ from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from nbmf.data.events import Events, as_times
 from nbmf.data.splits import Split, at_random, from_date, last_of_each_user, per_user
 
 Ids = NDArray[Any]
+
+FORMS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    "log1p": np.log1p,
+    "binary": np.ones_like,
+    "counts": lambda counts: counts,
+}
+"""What a likelihood may see in place of a positive count."""
+
+# y/λ, and products of sixteen shapes in the moments of gammas, must stay numbers
+RANGES = {np.dtype(np.float32): (1e-20, 1e29), np.dtype(np.float64): (1e-100, 1e35)}
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -308,6 +318,15 @@ def check_matrix(matrix: sp.csr_array) -> None:
     check_counts(matrix.data, where)
 
 
+def check_range(matrix: sp.csr_array, dtype: Any) -> None:
+    """Refuse counts whose products would overflow or underflow in the factors' precision."""
+    least, most = RANGES[np.dtype(dtype)]
+    for count in (matrix.data.max(initial=1), matrix.data.min(initial=1)):
+        if not least <= count <= most:
+            remedy = "scale the data" if np.dtype(dtype) == np.float64 else "scale the data or use dtype='float64'"
+            raise ValueError(f"count {count} is out of the range of {np.dtype(dtype)}; {remedy}")
+
+
 def _as_ids(values: ArrayLike | Iterable[Any], what: str) -> Ids:
     ids = np.asarray(values)
     if ids.ndim != 1:
@@ -345,3 +364,11 @@ def _summed(matrix: Any) -> sp.csr_array:
     csr = sp.csr_array(matrix)
     csr.sum_duplicates()
     return csr
+
+
+def formed(counts: sp.csr_array, form: str, dtype: DTypeLike | None = None) -> sp.csr_array:
+    """Return counts in one of FORMS; with a type, computed in double precision and rounded to it."""
+    if form == "counts" and dtype is None:
+        return counts
+    values = FORMS[form](counts.data if dtype is None else counts.data.astype(np.float64))
+    return sp.csr_array((values.astype(dtype or values.dtype, copy=False), counts.indices, counts.indptr), counts.shape)

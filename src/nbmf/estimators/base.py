@@ -18,7 +18,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from nbmf.data.interactions import Ids, Interactions
+from nbmf.data.interactions import Ids, Interactions, check_range
 from nbmf.estimators import explain, predictive, recommend
 from nbmf.estimators.explain import Alike, Explanation
 from nbmf.estimators.factorize import Data
@@ -27,7 +27,7 @@ from nbmf.estimators.fit import FitResult, NewRows
 from nbmf.estimators.fold_in import Resources
 from nbmf.estimators.predictive import Predictive
 from nbmf.estimators.recommend import Chosen, Filter, Recommendations
-from nbmf.estimators.validation import align_items, as_row, check_range, one_of, take_matrix
+from nbmf.estimators.validation import align_items, as_row, take_matrix
 from nbmf.inference.run import Ending
 from nbmf.storage.container import Path
 
@@ -349,3 +349,10 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = True
         tags.input_tags.positive_only = True
         return tags
+
+
+def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
+    """Refuse a setting that is not one of the allowed values."""
+    if value not in list(allowed):
+        *others, last = map(repr, allowed)
+        raise ValueError(f"{name} is {value!r}; it must be {', '.join(others)} or {last}")

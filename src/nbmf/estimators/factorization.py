@@ -12,15 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags, check_random_state
 
-from nbmf.backends import Backend, make_backend
+from nbmf.backends import make_backend
 from nbmf.data.interactions import Interactions
 from nbmf.estimators import explain, grow, predictive
-from nbmf.estimators.base import Recommender
+from nbmf.estimators.base import Recommender, one_of
 from nbmf.estimators.explain import Alike, Exposures
 from nbmf.estimators.factorize import Control, Recipe, factorize
 from nbmf.estimators.fit import FactorFit
 from nbmf.estimators.predictive import Predictive
-from nbmf.estimators.validation import one_of
 from nbmf.inference.accelerate import Accelerated
 from nbmf.inference.cavi import CAVI
 from nbmf.inference.hyperparameters import Learned
@@ -106,6 +105,8 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         unknown : Interactions, sparse matrix or array, optional
             Of X's shape and ids. The cells it stores are left out of the likelihood, whatever X has there: nothing is
             known of them, so no count is not a zero.
+        backend : Backend, optional
+            Computes the passes over the data instead of the backend that the settings name.
         callbacks : iterable of callables, optional
             Called after each sweep with a snapshot (`sweep`, `objective`, `user_factors`, `item_factors`), such as
             `lambda s: mlflow.log_metric("objective", s.objective, step=s.sweep)`. One that returns True ends the fit.
@@ -124,18 +125,13 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         -------
         self
         """
-        return self.fit_with(None, X, unknown=unknown, **control)
-
-    def fit_with(self, backend: Backend | None, X: Any, **control: Any) -> Self:
-        """Fit by a backend that was made elsewhere; None for the one that the settings name."""
         with self._refitting():
             self._check_settings()
-            watched, likelihood = Control(**control), self._likelihood()
+            watched, likelihood = Control(unknown, **control), self._likelihood()
             data, rng = self._take(X), check_random_state(self.random_state)
             n_clusters = self._n_ties(data.matrix, likelihood)
-            backend = backend or make_backend(
-                self.backend, self.n_threads, self._work(data.matrix, likelihood, n_clusters)
-            )
+            work = self._work(data.matrix, likelihood, n_clusters)
+            backend = watched.backend or make_backend(self.backend, self.n_threads, work)
             self._become(factorize(self._recipe(likelihood, n_clusters), data, backend, rng, watched))
         return self
 

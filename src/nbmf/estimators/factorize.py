@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -15,13 +16,11 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from nbmf.backends import Backend
 from nbmf.backends.counts import Counts, take_unknown
-from nbmf.data.interactions import Ids
+from nbmf.data.interactions import Ids, formed
 from nbmf.estimators.fit import FactorFit
-from nbmf.estimators.fold_in import formed
 from nbmf.inference.checkpoints import Checkpoints, Origin, read_checkpoint, resumed
 from nbmf.inference.progress import Progress
-from nbmf.inference.run import Algorithm, Ending, Snapshot, Stopping, Until, run
-from nbmf.inference.state import State, begin
+from nbmf.inference.run import Algorithm, Ending, Snapshot, State, Stopping, Until, begin, run
 from nbmf.model import Model
 from nbmf.model.factors import Point
 from nbmf.storage.container import Path
@@ -34,6 +33,7 @@ class Control:
     """What a caller of `fit` can watch, stop, save and resume; see `Factorization.fit`."""
 
     unknown: Any = None
+    backend: Backend | None = None
     callbacks: Iterable[Callable[[Snapshot], Any]] = ()
     stopping: Stopping | None = None
     checkpoint: Path | None = None
@@ -105,8 +105,8 @@ def factorize(recipe: Recipe, data: Data, backend: Backend, rng: np.random.Rando
         W, H = _starts(recipe, data.matrix.shape, rng)
         return begin(recipe.model, counts, backend, W, H, tie(Point(H)) if tie else None)
 
-    with Progress(recipe.name, recipe.until.max_iter, quiet=not recipe.verbose) as progress:
-        watches = (progress.report, *control.callbacks, control.stopping, checkpoints)
+    with Progress(recipe.name, recipe.until.max_iter) if recipe.verbose else nullcontext() as progress:
+        watches = (None if progress is None else progress.report, *control.callbacks, control.stopping, checkpoints)
         watch = partial(_watch, watches)
         # start() is not held here: a sweep lets go of what it is done with
         found = run(algorithm, start(), counts, backend, recipe.until, tie=tie, resume=saved, watch=watch)

@@ -18,8 +18,8 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from nbmf.data.ids import Lookup
-from nbmf.data.interactions import Ids
-from nbmf.estimators.fold_in import FixedSide, Resources, fold_in, formed
+from nbmf.data.interactions import Ids, formed
+from nbmf.estimators.fold_in import FixedSide, Resources, fold_in
 from nbmf.estimators.ranking import FactorScores, Scores, top
 from nbmf.inference.run import Ending
 from nbmf.model import Model

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from nbmf.backends import Device, Folds, Sums, find_device
 from nbmf.backends.counts import Counts
 from nbmf.backends.cpu.fold import fold_rows
 from nbmf.backends.cpu.passes import Cpu
 from nbmf.backends.reference import Reference
-from nbmf.estimators.validation import check_range
+from nbmf.data.interactions import check_range, formed
 from nbmf.model.factors import Factor, Point, Prior
 from nbmf.model.likelihood import Likelihood
 from nbmf.model.ties import Ties
@@ -35,21 +35,6 @@ FOLD_COST = 400  # folding a row in takes about as long as so many times its pro
 SHARE = 64  # rows that a thread takes at a time
 LEAST_INTENSITY = 1e-250  # y/λ must stay finite when λ has underflowed
 LEAST_SUM = float(np.finfo(np.float32).tiny)  # least Σ_k⟨w⟩ of a row whose prior has its own rate, as in a fit
-
-FORMS: dict[str, Callable[[Array], Array]] = {
-    "log1p": np.log1p,
-    "binary": np.ones_like,
-    "counts": lambda counts: counts,
-}
-"""What a likelihood may see in place of a positive count."""
-
-
-def formed(counts: sp.csr_array, form: str, dtype: DTypeLike | None = None) -> sp.csr_array:
-    """Return counts in one of FORMS; with a type, computed in double precision and rounded to it."""
-    if form == "counts" and dtype is None:
-        return counts
-    values = FORMS[form](counts.data if dtype is None else counts.data.astype(np.float64))
-    return sp.csr_array((values.astype(dtype or values.dtype, copy=False), counts.indices, counts.indptr), counts.shape)
 
 
 class Resources(NamedTuple):

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from nbmf.backends import make_backend
 from nbmf.backends.counts import Counts
 from nbmf.data.ids import NUMBERS, align
-from nbmf.data.interactions import Ids, Interactions, canonical
+from nbmf.data.interactions import Ids, Interactions, canonical, formed
 from nbmf.estimators.fit import AverageFit, FactorFit, NewRows
-from nbmf.estimators.fold_in import Resources, fold_in, formed
-from nbmf.inference.run import Algorithm, Until, run
-from nbmf.inference.state import observe, total_log_base
+from nbmf.estimators.fold_in import Resources, fold_in
+from nbmf.inference.run import Algorithm, Until, observe, run, total_log_base
 from nbmf.model.factors import Factor, Point
 from nbmf.model.ties import Ties
 

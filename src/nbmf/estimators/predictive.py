@@ -11,9 +11,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from nbmf.data.interactions import Ids, canonical
+from nbmf.data.interactions import Ids, canonical, formed
 from nbmf.estimators.fit import FactorFit, FitResult, NewRows, dots
-from nbmf.estimators.fold_in import Resources, formed
+from nbmf.estimators.fold_in import Resources
 from nbmf.estimators.log_prob import log_probabilities
 from nbmf.estimators.ranking import FactorScores
 from nbmf.model.likelihood import Likelihood, log_probability

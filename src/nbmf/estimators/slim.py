@@ -11,12 +11,11 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from nbmf.estimators.base import Recommender
+from nbmf.data.interactions import FORMS, formed
+from nbmf.estimators.base import Recommender, one_of
 from nbmf.estimators.factorize import Data
-from nbmf.estimators.fold_in import FORMS, formed
 from nbmf.estimators.log_prob import log_probabilities
 from nbmf.estimators.slim_fit import Regressions, fit, fit_plainly
-from nbmf.estimators.validation import one_of
 from nbmf.estimators.weight_fit import WeightFit
 from nbmf.inference.progress import QUIET_SECONDS, RunsProgress
 from nbmf.inference.run import Ending

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from os import PathLike
 from typing import Any
 
@@ -14,9 +14,6 @@ from sklearn.utils.validation import validate_data
 
 from nbmf.data.ids import Lookup, align
 from nbmf.data.interactions import Interactions, canonical, check_counts, check_matrix, widened
-
-# y/λ, and products of sixteen shapes in the moments of gammas, must stay numbers
-RANGES = {np.dtype(np.float32): (1e-20, 1e29), np.dtype(np.float64): (1e-100, 1e35)}
 
 
 def take_matrix(estimator: BaseEstimator, X: Any, *, reset: bool) -> sp.csr_array:
@@ -40,15 +37,6 @@ def take_matrix(estimator: BaseEstimator, X: Any, *, reset: bool) -> sp.csr_arra
     if not (matrix.has_canonical_format and np.all(matrix.data)):
         matrix = canonical(matrix.copy() if sp.issparse(X) else matrix)
     return matrix
-
-
-def check_range(matrix: sp.csr_array, dtype: Any) -> None:
-    """Refuse counts whose products would overflow or underflow in the factors' precision."""
-    least, most = RANGES[np.dtype(dtype)]
-    for count in (matrix.data.max(initial=1), matrix.data.min(initial=1)):
-        if not least <= count <= most:
-            remedy = "scale the data" if np.dtype(dtype) == np.float64 else "scale the data or use dtype='float64'"
-            raise ValueError(f"count {count} is out of the range of {np.dtype(dtype)}; {remedy}")
 
 
 def as_row(counts: Mapping[Any, Any], items: Lookup) -> Interactions:
@@ -78,10 +66,3 @@ def align_items(data: Interactions, items: Lookup, unknown_items: str) -> sp.csr
             stacklevel=4,
         )
     return matrix
-
-
-def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
-    """Refuse a setting that is not one of the allowed values."""
-    if value not in list(allowed):
-        *others, last = map(repr, allowed)
-        raise ValueError(f"{name} is {value!r}; it must be {', '.join(others)} or {last}")

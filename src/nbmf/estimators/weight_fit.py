@@ -9,8 +9,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from nbmf.data.interactions import formed
 from nbmf.estimators.fit import BLOCK_CELLS, Array, FitResult, NewRows, Reasons, check_at_least_one
-from nbmf.estimators.fold_in import Resources, formed
+from nbmf.estimators.fold_in import Resources
 from nbmf.estimators.ranking import ModelScores
 from nbmf.model.likelihood import Likelihood, NegativeBinomial
 

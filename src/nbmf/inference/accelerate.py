@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from nbmf.backends import Backend, Sums
 from nbmf.backends.counts import Counts
-from nbmf.inference.run import Algorithm
-from nbmf.inference.state import State, observe
+from nbmf.inference.run import Algorithm, State, observe
 from nbmf.model.factors import Factor, Point, Prior
 
 Array = NDArray[np.floating[Any]]

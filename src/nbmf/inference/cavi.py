@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from nbmf.backends import Backend
 from nbmf.backends.counts import Counts
-from nbmf.inference.hyperparameters import NOTHING, Learned, observe_learning, with_priors
-from nbmf.inference.state import State, observe
+from nbmf.inference.hyperparameters import NOTHING, Learned, observe_learning, row_rates, with_shape
+from nbmf.inference.run import State, observe
+from nbmf.model import Model
+from nbmf.model.factors import Factor, Prior
 
 
 @dataclass(frozen=True)
@@ -32,3 +35,24 @@ class CAVI:
             return observe_learning(model, state, counts, backend, users, items, self.learned)
         del state, item_sums  # frees the memory of the old allocations and exposures for the new ones
         return observe(model, counts, backend, users, items, ties, log_base)  # Eqs. (update_c), (update_a)
+
+
+def with_priors(model: Model, users: Factor, items: Factor, learned: Learned) -> Model:
+    """Return the model with the best rates and shapes for these factors."""
+    if learned.rates:
+        user_prior = replace(model.user_prior, rate=row_rates(model.user_prior.shape, users))
+        item_prior = replace(model.item_prior, rate=row_rates(model.item_prior.shape, items))
+        model = replace(model, user_prior=user_prior, item_prior=item_prior)
+    else:
+        model = with_item_rate(model, items)  # Eq. (update_hyper)
+    if learned.shapes and users.is_posterior:  # a start is not
+        model = replace(
+            model, user_prior=with_shape(model.user_prior, users), item_prior=with_shape(model.item_prior, items)
+        )
+    return model
+
+
+def with_item_rate(model: Model, items: Factor) -> Model:
+    """Return the model with the β^H that maximizes the ELBO, α^H IK / Σ⟨h_ik⟩: Eq. (update_hyper), corrected."""
+    shape = model.item_prior.shape
+    return replace(model, item_prior=Prior(shape, shape * math.prod(items.dimensions) / items.total))

@@ -14,8 +14,7 @@ import numpy as np
 from nbmf.backends import Backend
 from nbmf.backends.counts import Counts
 from nbmf.inference.progress import Interval
-from nbmf.inference.run import Snapshot
-from nbmf.inference.state import State, revive
+from nbmf.inference.run import Snapshot, State, revive
 from nbmf.storage.codec import (
     pack_factor,
     pack_generator,

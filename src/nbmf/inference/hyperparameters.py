@@ -16,7 +16,7 @@ from scipy.special import digamma, polygamma
 
 from nbmf.backends import Backend
 from nbmf.backends.counts import Counts
-from nbmf.inference.state import State, observe, total_log_base, with_item_rate
+from nbmf.inference.run import State, observe, total_log_base
 from nbmf.model import Model
 from nbmf.model.factors import Factor, Prior
 
@@ -48,28 +48,13 @@ class Learned:
 NOTHING = Learned()
 
 
-def with_priors(model: Model, users: Factor, items: Factor, learned: Learned) -> Model:
-    """Return the model with the best rates and shapes for these factors."""
-    if learned.rates:
-        user_prior = replace(model.user_prior, rate=_row_rates(model.user_prior.shape, users))
-        item_prior = replace(model.item_prior, rate=_row_rates(model.item_prior.shape, items))
-        model = replace(model, user_prior=user_prior, item_prior=item_prior)
-    else:
-        model = with_item_rate(model, items)  # Eq. (update_hyper)
-    if learned.shapes and users.is_posterior:  # a start is not
-        model = replace(
-            model, user_prior=_with_shape(model.user_prior, users), item_prior=_with_shape(model.item_prior, items)
-        )
-    return model
-
-
-def _row_rates(shape: float, factor: Factor) -> Array:
+def row_rates(shape: float, factor: Factor) -> Array:
     """Return β = shape K/Σ_k⟨x⟩ of each row, where the ELBO's prior terms are largest; rows × 1."""
     sums = np.maximum(factor.row_means, np.finfo(np.float32).tiny)
     return np.asarray(shape * factor.dimensions[1] / sums)[:, None]
 
 
-def _with_shape(prior: Prior, factor: Any) -> Prior:
+def with_shape(prior: Prior, factor: Any) -> Prior:
     """Solve ψ(shape) = mean of ln β + ⟨ln x⟩, where the ELBO's prior terms are largest, by Newton's method."""
     target = float(np.mean(np.log(prior.rate))) + float(factor.row_logs.sum()) / math.prod(factor.dimensions)
     # ψ(s) is about ln(s − ½) for large s and −1/s for small

@@ -8,7 +8,7 @@ from typing import ClassVar
 from nbmf.backends import Backend
 from nbmf.backends.counts import Counts
 from nbmf.inference.hyperparameters import NOTHING, Learned, observe_learning
-from nbmf.inference.state import State, observe
+from nbmf.inference.run import State, observe
 
 
 @dataclass(frozen=True)

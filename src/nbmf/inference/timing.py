@@ -12,7 +12,7 @@ from nbmf.backends.cost import Sizes, continued
 from nbmf.backends.counts import Counts
 from nbmf.inference.cavi import CAVI
 from nbmf.inference.progress import Stopwatch
-from nbmf.inference.state import begin
+from nbmf.inference.run import begin
 from nbmf.model import Model
 from nbmf.model.factors import Prior
 from nbmf.model.likelihood import NegativeBinomial, Poisson
