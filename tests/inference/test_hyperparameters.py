@@ -15,8 +15,8 @@ from nbmf.backends.counts import Counts
 from nbmf.backends.cpu.passes import Cpu
 from nbmf.backends.reference import Reference
 from nbmf.data.datasets import simulate
-from nbmf.inference.cavi import CAVI
-from nbmf.inference.hyperparameters import Learned, with_priors
+from nbmf.inference.cavi import CAVI, with_priors
+from nbmf.inference.hyperparameters import Learned
 from nbmf.inference.mm import MM
 from nbmf.inference.run import Until, begin, run
 from nbmf.model import Model

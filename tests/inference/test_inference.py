@@ -11,9 +11,9 @@ from helpers import count_matrices, counts_of, small_matrix, ties_of
 from nbmf.backends.cpu.passes import Cpu
 from nbmf.backends.reference import Reference, pool_unseen
 from nbmf.inference.accelerate import Accelerated
-from nbmf.inference.cavi import CAVI
+from nbmf.inference.cavi import CAVI, with_item_rate
 from nbmf.inference.mm import MM
-from nbmf.inference.run import Ending, FallingObjectiveError, Until, begin, observe, run, with_item_rate
+from nbmf.inference.run import Ending, FallingObjectiveError, Until, begin, observe, run
 from nbmf.model import Model
 from nbmf.model.factors import Gamma, Prior
 from nbmf.model.likelihood import NegativeBinomial, Poisson
