@@ -31,7 +31,7 @@ from nbmf.model.ties import Ties
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'nbmf[gpu]'")
 
 from nbmf.backends.gpu import passes as torch_passes  # noqa: E402
-from nbmf.backends.gpu.arrays import ResidentGamma, cut  # noqa: E402
+from nbmf.backends.gpu.arrays import ResidentGamma, Tiles, cut  # noqa: E402
 from nbmf.backends.gpu.clusters import cluster_rows  # noqa: E402
 from nbmf.backends.gpu.device import Gpu  # noqa: E402
 from nbmf.backends.gpu.fold import CELL_BYTES, CLUSTER_BYTES, TABLES, batches  # noqa: E402
@@ -103,7 +103,7 @@ def test_few_rows_by_stretches_of_columns(by_column, size, monkeypatch):
     monkeypatch.setattr(passes, "SHORTEST", 100)
     assert passes._stretch(5, 300, 128, 128) == 128
     ours, plain = (
-        each.expose_tiles(rows, columns, columns, *α, logs=True, sums=True) for each in (passes, torch_passes)
+        each.expose_tiles(Tiles(rows, columns, columns, *α), logs=True, sums=True) for each in (passes, torch_passes)
     )
     np.testing.assert_allclose(ours[0].cpu(), plain[0].cpu(), rtol=1e-5)
     assert float(ours[1]) == pytest.approx(float(plain[1]), rel=1e-5)
@@ -386,7 +386,7 @@ def test_a_heavy_row_among_light_ones_keeps_its_digits():
     rows *= 0.05
     rows[7] = torch.tensor([800.0, 0.0, 0.0, 0.0])
     α = torch.ones(len(rows), device=device)
-    found, _ = passes.expose_tiles(rows, columns, columns, α, None, logs=False, sums=True)
-    tables = (rows.double(), columns.double(), columns.double(), α.double(), None)
-    truth, _ = torch_passes.expose_tiles(*tables, logs=False, sums=True)
+    found, _ = passes.expose_tiles(Tiles(rows, columns, columns, α, None), logs=False, sums=True)
+    tiles = Tiles(rows.double(), columns.double(), columns.double(), α.double(), None)
+    truth, _ = torch_passes.expose_tiles(tiles, logs=False, sums=True)
     torch.testing.assert_close(found.double(), truth, rtol=2e-6, atol=0.0)

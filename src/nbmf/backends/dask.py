@@ -16,23 +16,25 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib import import_module
+from itertools import pairwise
 from numbers import Integral
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.backends import OnHost, Sums
+from nbmf.backends import Fast, Given, OnHost, Sums, UserSums
 from nbmf.backends.cost import Sizes
 from nbmf.backends.counts import Counts, take_unknown
 from nbmf.backends.cpu.passes import Cpu, SparseExpectation
-from nbmf.backends.parts import Part, cut_users
+from nbmf.backends.threads import cut_evenly
 from nbmf.data.interactions import Interactions
 from nbmf.model.factors import Factor, Gamma, Point, Prior
-from nbmf.model.likelihood import Likelihood
+from nbmf.model.likelihood import Likelihood, NegativeBinomial
 from nbmf.model.ties import Ties
-from nbmf.storage.container import Path
-from nbmf.storage.counts import is_counts_file, open_counts, store_counts
+from nbmf.storage.container import MissingStorageError, Path, StorageError, seal
+from nbmf.storage.counts import counts_of_users, is_counts_file, open_counts, store_counts
 
 Array = NDArray[np.floating[Any]]
 Client = Any  # a distributed.Client; dask is optional
@@ -112,87 +114,113 @@ def _check(model: Any, n_workers: int, n_parts: int | None) -> None:
 
 
 @dataclass(frozen=True)
-class Share:
+class Part:
+    """The counts of users `start` to `stop` of a file, as one worker reads them.
+
+    `seal` is the checksum in the file's header, which shows whether it is still the same file.
+    """
+
+    number: int
+    path: str
+    seal: str | None
+    start: int
+    stop: int
+    dtype: np.dtype[Any]
+    binarize: bool
+    unknown: sp.csr_array | None = field(repr=False)
+
+    def load(self) -> Counts:
+        """Read the counts; on a worker."""
+        if not os.path.exists(self.path):
+            raise MissingStorageError(
+                f"{self.path}: a worker finds no such file; put it where every machine sees it under this name "
+                "(folder=…)"
+            )
+        if seal(self.path) != self.seal:
+            raise StorageError(f"{self.path}: was replaced since the fit began; start the fit anew")
+        matrix = counts_of_users(self.path, self.start, self.stop)
+        if self.binarize:
+            matrix = sp.csr_array((np.ones_like(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
+        return Counts.of(matrix, self.dtype, self.unknown)
+
+    def given(self, users: Factor, likelihood: Likelihood) -> tuple[Means, Likelihood]:
+        """Return what of the users' factor and of the likelihood belongs to this part."""
+        rows, α = slice(self.start, self.stop), likelihood.concentration
+        own = isinstance(α, np.ndarray) and len(α) > 1
+        return Means.of(users, rows), NegativeBinomial(α[rows]) if own else likelihood
+
+    def __str__(self) -> str:
+        return f"part {self.number} (users {self.start:,} to {self.stop:,} of {self.path})"
+
+
+def cut_users(
+    path: Path,
+    matrix: sp.csr_array,
+    n_parts: int,
+    dtype: np.dtype[Any],
+    binarize: bool = False,
+    unknown: sp.csr_array | None = None,
+) -> list[Part]:
+    """Cut the users into parts of about equal numbers of counts."""
+    n_users = matrix.shape[0]
+    bounds = cut_evenly(matrix.indptr + np.arange(n_users + 1, dtype=np.int64), min(n_parts, n_users))
+    name = os.path.abspath(os.fsdecode(path))
+    mark = seal(name)
+    return [
+        Part(n, name, mark, start, stop, dtype, binarize, None if unknown is None else unknown[start:stop])
+        for n, (start, stop) in enumerate(pairwise(bounds))
+    ]
+
+
+class Means(NamedTuple):
     """A factor, or some of its rows, on its way to a worker: what the passes read of it."""
 
     mean: Array
     geometric_mean: Array
 
     @classmethod
-    def of(cls, factor: Factor, rows: slice = slice(None)) -> Share:
+    def of(cls, factor: Factor, rows: slice = slice(None)) -> Means:
         """Take some rows of a factor."""
         mean = factor.mean[rows]
         return cls(mean, mean if isinstance(factor, Point) else factor.geometric_mean[rows])
 
-    def aligned(self) -> Share:
+    def aligned(self) -> Any:
         """Copy what came over the network to where arrays begin: the bits of matrix products may depend on it."""
         mean = np.array(self.mean)
-        return Share(mean, mean if self.geometric_mean is self.mean else np.array(self.geometric_mean))
-
-    @property
-    def total(self) -> float:
-        """Σ⟨x⟩ over all entries."""
-        return float(self.mean.sum(dtype=np.float64))
-
-    @property
-    def dimensions(self) -> tuple[int, int]:
-        """Rows and K."""
-        n_rows, n_components = self.mean.shape
-        return n_rows, n_components
-
-    def on_host(self) -> Share:
-        """Return itself."""
-        return self
+        return Means(mean, mean if self.geometric_mean is self.mean else np.array(self.geometric_mean))
 
 
-@dataclass(frozen=True)
-class SpreadExpectation:
-    """Allocations and exposures that stay with the workers, each with its part; and what came back of them."""
+@dataclass(frozen=True, kw_only=True)
+class SpreadExpectation(UserSums):
+    """Allocations and exposures that stay with the workers, one per part, and what came back of them."""
 
     found: tuple[Future, ...]
-    sums: Sums | None
     log_evidence: float
-
-    @property
-    def user_sums(self) -> Sums:
-        """The sums over each user's cells, of all parts."""
-        if self.sums is None:
-            raise ValueError("the users' sums were not asked for: expect(..., sum_users=True) makes them")
-        return self.sums
 
 
 @dataclass(frozen=True)
-class Cluster(OnHost):
-    """The passes on the workers of a cluster, a part of the users each; posteriors are updated here."""
+class Cluster(OnHost, Fast):
+    """The passes on the workers of a cluster, one part of the users each; posteriors are updated here."""
 
     client: Client = field(repr=False)
     parts: tuple[Part, ...]
     passes: Cpu = field(default_factory=partial(Cpu, 1), repr=False)  # what a worker does a part with
 
-    def expect(
-        self,
-        counts: Counts,
-        users: Factor,
-        items: Factor,
-        likelihood: Likelihood,
-        ties: Ties | None,
-        *,
-        sum_users: bool = True,
-    ) -> SpreadExpectation:
+    def infer(self, counts: Counts, given: Given, sum_users: bool) -> SpreadExpectation:
         """Infer allocations and exposures of every part."""
-        shared = self._send((Share.of(items), ties))
+        shared = self._send((Means.of(given.items), given.ties))
         found = []
         for part, data in zip(self.parts, self._counts, strict=True):
-            mine = self._send(Share.of(users, slice(part.start, part.stop)))
-            law = part.law(likelihood)
-            found.append(self._submit("expect", part, _expect, self.passes, data, mine, shared, law, sum_users))
-        reports = [
-            self._submit("report", *pair) for pair in zip(self.parts, [_report] * len(found), found, strict=True)
-        ]
+            users, likelihood = part.given(given.users, given.likelihood)
+            mine = (self._send(users), shared, likelihood)
+            found.append(self._submit("expect", part, _infer, self.passes, data, *mine, sum_users))
+        reports = [self._submit("report", part, _report, each) for part, each in zip(self.parts, found, strict=True)]
         gathered: list[tuple[Sums | None, float]] = self._gather(reports)
         log_evidence = float(sum(log for _, log in gathered))
         sums = [sums for sums, _ in gathered if sums is not None]
-        return SpreadExpectation(tuple(found), _stacked(sums) if sum_users else None, log_evidence)
+        return SpreadExpectation(
+            found=tuple(found), sums=_stacked(sums) if sum_users else None, log_evidence=log_evidence
+        )
 
     def sum_by_item(self, counts: Counts, expectation: SpreadExpectation, users: Factor) -> Sums:
         """Sum the same allocations and exposures for each item, in the order of the parts."""
@@ -291,11 +319,11 @@ def _load(part: Part) -> Counts:
     return part.load()
 
 
-def _expect(
-    passes: Cpu, counts: Counts, users: Share, shared: tuple[Share, Ties | None], law: Likelihood, sum_users: bool
+def _infer(
+    passes: Cpu, counts: Counts, users: Means, shared: tuple[Means, Ties | None], likelihood: Likelihood, sums: bool
 ) -> SparseExpectation:
     items, ties = shared
-    return passes.expect(counts, users.aligned(), items.aligned(), law, ties, sum_users=sum_users)
+    return passes.infer(counts, Given(users.aligned(), items.aligned(), likelihood, ties), sums)
 
 
 def _report(found: SparseExpectation) -> tuple[Sums | None, float]:

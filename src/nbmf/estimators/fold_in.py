@@ -18,7 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.backends import Device, Folds, Sums
+from nbmf.backends import Device, FoldJob, Folds, Sums
 from nbmf.backends.counts import Counts
 from nbmf.backends.cpu.fold import fold_rows
 from nbmf.backends.cpu.passes import Cpu
@@ -119,7 +119,7 @@ def fold_in_on(
     begin = np.array(even_start(counts, held) if start is None else start, np.float64, order="C")
     side = (held.factor, held.likelihood, held.prior, held.ties)
     least = stopping_tolerance(tol, held.factor.mean.dtype)
-    return device.fold(counts, *side, start=begin, least_sum=LEAST_SUM, tol=least, most=max_steps)
+    return device.fold(FoldJob(counts, *side, start=begin, least_sum=LEAST_SUM, tol=least, most=max_steps))
 
 
 def fold_in_plainly(

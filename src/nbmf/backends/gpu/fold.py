@@ -1,13 +1,14 @@
 """Folding in on the device: the updates of many rows at once, again and again, until none of them moves.
 
-As in folds.py everything is in double precision, but for products over every cell (exact exposures), which are of the
-other side's own type.
+As in cpu/fold.py everything is in double precision, but for products over every cell (exact exposures), which are of
+the other side's own type.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,11 +17,12 @@ from numpy.typing import NDArray
 
 from nbmf.backends import Folds
 from nbmf.backends.gpu.arrays import RowCounts, to_host
+from nbmf.backends.threads import cut_within
 from nbmf.model.factors import Factor, Gamma, Point, Prior
 
 Tensor = Any
 
-BATCH_BYTES = 1 << 31  # of the device's memory that rows under way may take
+BATCH_BYTES = 1 << 31  # of the device's memory for the rows of a batch
 CELL_BYTES = 64  # of a non-zero: its column, count, share and excess, and what making them takes
 TABLES = 20  # arrays of rows × K that an update holds, about
 CLUSTER_BYTES = 32  # of a row and cluster
@@ -29,10 +31,8 @@ CLUSTER_BYTES = 32  # of a row and cluster
 class Rows(NamedTuple):
     """Rows on the device as they are after some updates.
 
-    mean, geometric_mean : rows × K
-    allocated, exposed : what the last update was made of, rows × K
-    rates, concentrations : of each row's prior, and its α; rows × 1
-    steps : how many updates each has had, rows × 1
+    Beside the moments, rows × K, there are the sums that the last update was made of, rows × K, and in rows × 1 the
+    rate of each row's prior, its α and the number of its updates.
     """
 
     mean: Tensor
@@ -45,7 +45,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def at(cls, start: Tensor, rate: float, concentrations: Tensor) -> Rows:
-        """Return rows at a start, which serves as geometric means, too."""
+        """Return rows at a start, which serves as their geometric means, too."""
         rates = torch.full_like(start[:, :1], rate)
         nothing = torch.zeros_like(start)
         steps = torch.zeros(len(start), 1, dtype=torch.int64, device=start.device)
@@ -110,9 +110,5 @@ def joined(parts: list[Folds]) -> Folds:
 def batches(indptr: NDArray[Any], n_components: int, n_clusters: int) -> Iterator[slice]:
     """Stretches of rows that together need at most BATCH_BYTES, or one row."""
     of_row = 8 * TABLES * n_components + CLUSTER_BYTES * n_clusters
-    upto = CELL_BYTES * indptr.astype(np.int64) + of_row * np.arange(len(indptr), dtype=np.int64)
-    start = 0
-    while start < len(upto) - 1:
-        stop = max(int(np.searchsorted(upto, upto[start] + BATCH_BYTES, side="right")) - 1, start + 1)
-        yield slice(start, stop)
-        start = stop
+    needed = CELL_BYTES * indptr.astype(np.int64) + of_row * np.arange(len(indptr), dtype=np.int64)
+    return (slice(start, stop) for start, stop in pairwise(cut_within(needed, BATCH_BYTES)))

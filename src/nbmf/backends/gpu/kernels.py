@@ -1,7 +1,7 @@
 """Kernels over runs of non-zeros, over clusters and over posteriors, for one GPU.
 
 A program does one run, row or block of rows and writes nothing else, without atomic sums: the same bits every time.
-Sums are of the factors' own precision within a run and double across runs; logarithms are double (torch_passes.py says
+Sums are of the factors' own precision within a run and double across runs; logarithms are double (passes.py says
 what each pass means). Names are in plain letters here, as compilers of kernels need not know others.
 """
 
@@ -39,7 +39,7 @@ def allocate_runs(  # type: ignore[no-untyped-def]
     run_row, run_first, run_last, run_slot, columns, values, users, items, least, shares, sums, partials,
     K: tl.constexpr, BLOCK_K: tl.constexpr, STEP: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
-    """`torch_passes.allocate`, one run a program; logarithms, which would fill the registers, are in `log_shares`."""
+    """`passes.allocate`, one run a program; logarithms, which would fill the registers, are in `log_shares`."""
     run = tl.program_id(0)
     row, first, last = tl.load(run_row + run).to(tl.int64), tl.load(run_first + run), tl.load(run_last + run)
     k = tl.arange(0, BLOCK_K)
@@ -75,7 +75,7 @@ def expose_runs(  # type: ignore[no-untyped-def]
     run_row, run_first, run_last, run_slot, columns, values, users, items, alphas, excess, sums, partials, logs,
     K: tl.constexpr, BLOCK_K: tl.constexpr, STEP: tl.constexpr, SUMS: tl.constexpr, BY_ITEM: tl.constexpr,
 ):  # fmt: skip
-    """`torch_passes.expose`, one run a program; `alphas` are the users' or, BY_ITEM, the items'."""
+    """`passes.expose`, one run a program; `alphas` are the users' or, BY_ITEM, the items'."""
     run = tl.program_id(0)
     row, first, last = tl.load(run_row + run).to(tl.int64), tl.load(run_first + run), tl.load(run_last + run)
     k = tl.arange(0, BLOCK_K)
@@ -172,7 +172,7 @@ def sum_runs(  # type: ignore[no-untyped-def]
     sums, more_sums, partials, more_partials,
     K: tl.constexpr, BLOCK_K: tl.constexpr, STEP: tl.constexpr, ORDERED: tl.constexpr, TWO: tl.constexpr,
 ):  # fmt: skip
-    """`torch_passes.sum_users` and `sum_items`: weighted sums of gathered rows of one table, or of two at once."""
+    """`passes.sum_users` and `sum_items`: weighted sums of gathered rows of one table, or of two at once."""
     run = tl.program_id(0)
     row, first, last = tl.load(run_row + run).to(tl.int64), tl.load(run_first + run), tl.load(run_last + run)
     k = tl.arange(0, BLOCK_K)
@@ -213,7 +213,7 @@ def join_runs(  # type: ignore[no-untyped-def]
 def add_shared_rows(  # type: ignore[no-untyped-def]
     exposed, of_clusters, labels, n_rows, K: tl.constexpr, BLOCK_K: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
-    """`torch_passes.add_shared` of ROWS rows."""
+    """`passes.add_shared` of ROWS rows."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     k = tl.arange(0, BLOCK_K)
     mask = (row < n_rows)[:, None] & (k < K)[None, :]
@@ -228,7 +228,7 @@ def gamma_rows(  # type: ignore[no-untyped-def]
     allocated, exposed, rates, prior_shape, mean, geometric_mean, row_means, row_logs, row_entropies, n_rows,
     K: tl.constexpr, BLOCK_K: tl.constexpr, ROWS: tl.constexpr, OWN_RATES: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
-    """`torch_passes.gamma_moments` of ROWS rows; OWN_RATES: each has its prior's rate; SHARED: `exposed` is one row."""
+    """`passes.gamma_moments` of ROWS rows; OWN_RATES: each has its prior's rate; SHARED: `exposed` is one row."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     k = tl.arange(0, BLOCK_K)
     mask = (row < n_rows)[:, None] & (k < K)[None, :]

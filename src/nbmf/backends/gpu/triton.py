@@ -1,4 +1,4 @@
-"""The passes of the gpu backend by Triton's kernels: the functions of torch_passes.py, where their meaning is."""
+"""The passes of the gpu backend by Triton's kernels; passes.py says what each function means."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 import torch
 import triton
 
-from nbmf.backends.gpu import kernels
-from nbmf.backends.gpu import passes as torch_passes
-from nbmf.backends.gpu.arrays import Clusters, Moments, ResidentCounts, RowCounts, Runs
+from nbmf.backends.gpu import kernels, passes
+from nbmf.backends.gpu.arrays import Clusters, Moments, ResidentCounts, RowCounts, Runs, Tiles
 
 Tensor = Any
 
@@ -48,7 +47,7 @@ def fits(n_components: int, n_clusters: int) -> bool:
 def allocate(
     counts: RowCounts, users: Tensor, items: Tensor, least: float, sum_users: bool
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Eq. (update_c): see torch_passes.py."""
+    """Eq. (update_c)."""
     runs, shares = counts.user_runs, torch.empty_like(counts.values)
     sums, partials, _ = _places(runs, users)
     least_of = torch.full((1,), least, dtype=users.dtype, device=users.device)
@@ -63,7 +62,7 @@ def allocate(
 def expose(
     counts: RowCounts, users: Tensor, items: Tensor, α_users: Tensor, α_items: Tensor | None, sum_users: bool
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Eq. (update_a) for exact exposures, of the non-zeros: see torch_passes.py."""
+    """Eq. (update_a) for exact exposures, of the non-zeros."""
     runs, excess = counts.user_runs, torch.empty_like(counts.values)
     sums, partials, logs = _places(runs, users)
     alphas = α_users if α_items is None else α_items
@@ -76,7 +75,7 @@ def expose(
 def tie(
     counts: RowCounts, users: Tensor, items: Tensor, mass: Tensor, clusters: Clusters, α_users: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Eq. (update_a) for tied exposures: see torch_passes.py. `mass` becomes A_uc."""
+    """Eq. (update_a) for tied exposures; `mass` becomes A_uc."""
     runs, excess = counts.user_runs, torch.empty_like(counts.values)
     walk = (*runs[:3], counts.columns, users, items, excess)
     _launch(kernels.intensity_runs, len(runs.row), WARPS, *walk, **_sizes(users))
@@ -101,7 +100,7 @@ def sum_users(counts: RowCounts, weights: Tensor, items: Tensor) -> Tensor:
 def sum_items(
     counts: ResidentCounts, shares: Tensor, geometric: Tensor, excess: Tensor | None, means: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Σ over each item's non-zeros: see torch_passes.py."""
+    """Σ over each item's non-zeros."""
     runs, two = counts.item_runs, excess is not None
     sums, partials, _ = _places(runs, geometric, counts.shape[1])
     more_sums, more_partials, _ = _places(runs, geometric, counts.shape[1]) if two else (sums, partials, None)
@@ -113,28 +112,19 @@ def sum_items(
 
 
 def add_shared(exposed: Tensor, of_clusters: Tensor, labels: Tensor) -> Tensor:
-    """Add to each item's sums those that its cluster shares: see torch_passes.py."""
+    """Add to each item's sums those that its cluster shares."""
     sizes = {name: size for name, size in _sizes(exposed).items() if name != "STEP"}
     arguments = (exposed, of_clusters, labels, len(exposed))
     _launch(kernels.add_shared_rows, triton.cdiv(len(exposed), SHARED_ROWS), 4, *arguments, ROWS=SHARED_ROWS, **sizes)
     return exposed
 
 
-def expose_tiles(
-    rows: Tensor,
-    columns: Tensor,
-    weights: Tensor,
-    α_rows: Tensor,
-    α_columns: Tensor | None,
-    *,
-    logs: bool,
-    sums: bool,
-    precision: str = "float32",
-) -> tuple[Tensor | None, Tensor]:
-    """Exact exposures over every cell: see torch_passes.py; tiles never leave the chip."""
+def expose_tiles(tiles: Tiles, *, logs: bool, sums: bool, precision: str = "float32") -> tuple[Tensor | None, Tensor]:
+    """Exact exposures over every cell; tiles never leave the chip."""
+    rows, columns, weights, α_rows, α_columns = tiles
     block_k = max(16, triton.next_power_of_2(rows.shape[1]))
     if rows.dtype == torch.float64 or block_k > MOST_TILED:
-        return torch_passes.expose_tiles(rows, columns, weights, α_rows, α_columns, logs=logs, sums=sums)
+        return passes.expose_tiles(tiles, logs=logs, sums=sums)
     kind = {"float32": "tf32x3", "tf32": "tf32", "bf16": "bf16"}[precision]
     height, width, warps, stages, registers = TILES[kind, logs] if block_k <= 64 else WIDE_TILES[kind]
     # one side is divided by α: products are then x = μ/α
@@ -183,7 +173,7 @@ def _range(rows: Tensor, columns: Tensor) -> tuple[int, Tensor, int]:
 
 
 def gamma_moments(prior_shape: float, prior_rates: Tensor, allocated: Tensor, exposed: Tensor) -> Moments:
-    """Moments of the posteriors: see torch_passes.py."""
+    """Moments of the posteriors."""
     mean, geometric_mean = torch.empty_like(allocated), torch.empty_like(allocated)
     found = [torch.empty(len(allocated), dtype=torch.float64, device=allocated.device) for _ in range(3)]
     shape = torch.full((1,), prior_shape, dtype=torch.float64, device=allocated.device)
