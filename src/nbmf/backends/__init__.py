@@ -81,20 +81,11 @@ class Backend(Protocol):
 
 
 class FoldJob(NamedTuple):
-    """Rows to fold in while the other side of the factorization stays fixed.
+    """Rows of counts to fold in, while `factor`, that of the columns, stays fixed.
 
-    Attributes
-    ----------
-    counts : csr_array
-        Counts, rows × columns; a negative one is an unknown cell.
-    factor, likelihood, prior, ties
-        The columns' factor, the likelihood of the counts, the rows' prior, the columns' ties.
-    start : array
-        The rows' means to begin with, rows × K.
-    least_sum : float
-        Smallest sum of a row's means that sets the rate of its own prior.
-    tol, most
-        A row is done when an update changes it by less than `tol`, relative to its size, or after `most` updates.
+    A negative count is an unknown cell; `prior` is that of the rows, whose means begin at `start`. A row is done when
+    an update changes it by less than `tol`, relative to its size, or after `most` updates. `least_sum` bounds the sum
+    of a row's means that sets the rate of its own prior.
     """
 
     counts: sp.csr_array
@@ -109,15 +100,7 @@ class FoldJob(NamedTuple):
 
 
 class Folds(NamedTuple):
-    """Rows that were folded in.
-
-    Attributes
-    ----------
-    factor : Factor
-        Their posterior or points, of the same kind and type as those of the fixed side.
-    steps : array
-        Number of updates per row.
-    """
+    """Rows that were folded in: their factor, of the same kind and type as the fixed one, and their updates."""
 
     factor: Factor
     steps: NDArray[np.int64]
@@ -214,17 +197,10 @@ FEW_ROWS = 16
 
 
 def make_backend(name: str, n_threads: int | None = None, work: float = 0.0) -> Backend:
-    """Return the backend of that name.
+    """Return the backend of that name; "auto" is the fastest that runs here for so many products per sweep.
 
-    Parameters
-    ----------
-    name : str
-        "auto" takes the fastest one that runs here. "gpu" without a GPU runs by PyTorch on the CPU, for trying out, and
-        warns; "gpu-bf16" has the fastest exact pass, with half the digits (docs/scale.md).
-    n_threads : int or None
-        Number of threads of the CPU, all cores by default. Results are identical for any number.
-    work : float
-        Products per sweep, by which "auto" decides.
+    "gpu" without a GPU runs by PyTorch on the CPU, for trying out, and warns; "gpu-bf16" has the fastest exact pass,
+    with half the digits (docs/scale.md).
     """
     if name in ("gpu", "gpu-bf16"):
         return _make_gpu("bf16" if name == "gpu-bf16" else "float32")

@@ -1,9 +1,9 @@
-"""Fits on several machines, by dask.distributed: users are cut into parts, and what sums over users adds over parts.
+"""Fits on several machines, by dask.distributed: users are cut into parts, and sums over users are added over parts.
 
-Distribution is one more backend around the one of a single machine: the algorithms, the loop and the checkpoints are
-the same and run here. A worker gets its part of the counts from the file, and the factors from here in every sweep;
-what it finds is added up in the order of the parts. So no worker holds anything that cannot be had again: one that is
-killed is replaced, its tasks are done anew, and the result is the same to the bit.
+Distribution is one more backend, around that of a single machine: the algorithms, the loop and the checkpoints are the
+same and run here. A worker reads its part of the counts from the file and gets the factors from here in every sweep;
+what it finds is added up in the order of the parts. So no worker holds anything that cannot be made again: one that is
+killed is replaced, its tasks are repeated, and the result is the same to the bit.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from functools import cached_property, partial
 from importlib import import_module
 from itertools import pairwise
 from numbers import Integral
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -28,6 +29,7 @@ from nbmf.backends import Fast, Given, OnHost, Sums, UserSums
 from nbmf.backends.cost import Sizes
 from nbmf.backends.counts import Counts, take_unknown
 from nbmf.backends.cpu.passes import Cpu, SparseExpectation
+from nbmf.backends.slopes import Pair
 from nbmf.backends.threads import cut_evenly
 from nbmf.data.interactions import Interactions
 from nbmf.model.factors import Factor, Gamma, Point, Prior
@@ -41,11 +43,12 @@ Client = Any  # a distributed.Client; dask is optional
 Future = Any
 Model = TypeVar("Model", bound=Any)
 
-ADDED_AT_ONCE = 4  # sums over parts
-PATIENCE = 30  # seconds without any worker
+_REPORT = attrgetter("sums", "log_evidence")  # what comes back of an expectation
+ADDED_AT_ONCE = 4  # parts whose sums are added by one task
+PATIENCE = 30  # seconds to wait while there is no worker
 # Ctrl-C reaches all processes of a terminal; the driver keeps the last sweep and ends the workers
 DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
-ALLOWED_DEATHS = 2  # of workers that run a task, before it is held to be the cause
+ALLOWED_DEATHS = 2  # of workers that run a task, before it is taken for the cause
 
 
 class WorkersKilledError(RuntimeError):
@@ -63,26 +66,30 @@ def fit(
     memory_limit: int | str = "2GB",
     **options: Any,
 ) -> Model:
-    """Fit a model on the workers of a dask cluster.
+    """Fit a model on the workers of a dask cluster, and return it.
 
-    Without a client it starts processes, so a script must have it below `if __name__ == "__main__":`.
+    Without a client it starts processes, so a script must have it below `if __name__ == "__main__":`. Checkpoints are
+    written here, so a fit whose workers are all gone can be resumed.
 
     Parameters
     ----------
-    model : an estimator, such as NBMF(…)
-    source : a file that `nbmf.store_counts` has written; or whatever that can read, a folder of parquet parts among it;
-        or a dask data frame of such rows, whose columns are recognised by their names
-    client : of the cluster to use; by default one with `n_workers` processes on this machine, for this fit alone
-    n_parts : how many parts the users are cut into; by default one for two million counts, for more where there are
-        many items, and two at least. With the same parts, any number of workers gives the same result to the bit. A
-        worker does as many parts at a time as it has threads; the model's `n_threads` is for each of them, 1 by default
-    folder : where the compact file goes if there is none yet; the workers of every machine must see it under this name
-    memory_limit : what reading may take here
-    options : of `fit`: unknown, callbacks, stopping, checkpoint, checkpoint_every, resume
-
-    Returns
-    -------
-    the model, fitted. Checkpoints are written here, so a fit whose workers are all gone can be resumed.
+    model : estimator
+        NBMF(…) or PoissonMF(…).
+    source : path or dask data frame
+        A file that `nbmf.store_counts` has written, or anything that it can read, such as a folder of parquet parts; or
+        a dask data frame of such rows, whose columns are recognised by their names.
+    client : distributed.Client, optional
+        Of the cluster to use; by default one with `n_workers` processes on this machine, for this fit alone.
+    n_parts : int, optional
+        Number of parts that the users are cut into; by default one per two million counts, or per more where there are
+        many items, and at least two. With the same parts, any number of workers gives the same result to the bit. A
+        worker does as many parts at a time as it has threads, each with the model's `n_threads`, 1 by default.
+    folder : path, optional
+        Where the compact file goes if there is none yet; the workers of every machine must see it under this name.
+    memory_limit : int or str
+        Most memory that reading may take here.
+    **options
+        Of `fit`: unknown, callbacks, stopping, checkpoint, checkpoint_every, resume.
     """
     _check(model, n_workers, n_parts)
     with ExitStack() as stack:
@@ -214,7 +221,7 @@ class Cluster(OnHost, Fast):
             users, likelihood = part.given(given.users, given.likelihood)
             mine = (self._send(users), shared, likelihood)
             found.append(self._submit("expect", part, _infer, self.passes, data, *mine, sum_users))
-        reports = [self._submit("report", part, _report, each) for part, each in zip(self.parts, found, strict=True)]
+        reports = [self._submit("report", part, _REPORT, each) for part, each in zip(self.parts, found, strict=True)]
         gathered: list[tuple[Sums | None, float]] = self._gather(reports)
         log_evidence = float(sum(log for _, log in gathered))
         sums = [sums for sums, _ in gathered if sums is not None]
@@ -231,38 +238,31 @@ class Cluster(OnHost, Fast):
         (total,) = self._gather([self._reduced(tasks)])
         return Sums(*(values.astype(users.mean.dtype) for values in total))
 
-    def slopes(
-        self, counts: Counts, expectation: SpreadExpectation, group: str
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def slopes(self, counts: Counts, expectation: SpreadExpectation, group: str) -> Pair:
         """∂/∂α and ∂²/∂α² of the log-evidence: those of users one part after another, others added up."""
-        tasks = [
-            self._submit("slopes", part, _slopes, self.passes, data, found, group)
-            for part, data, found in zip(self.parts, self._counts, expectation.found, strict=True)
-        ]
+        tasks = []
+        for part, data, found in zip(self.parts, self._counts, expectation.found, strict=True):
+            tasks.append(self._submit("slopes", part, self.passes.slopes, data, found, group))
         join = np.concatenate if group == "user" else partial(np.sum, axis=0)
         slope, curvature = (join(values) for values in zip(*self._gather(tasks), strict=True))
         return slope, curvature
 
     def conditional(self, prior: Prior, sums: Sums) -> Gamma:
         """Return the posterior and its moments, made here."""
-        return self._local.conditional(prior, sums)
+        return Cpu().conditional(prior, sums)
 
     def forget(self) -> None:
-        """Let the workers go of the counts."""
+        """Release the counts on the workers."""
         self.__dict__.pop("_counts", None)
 
     @cached_property
-    def _local(self) -> Cpu:
-        return Cpu()
-
-    @cached_property
     def _counts(self) -> list[Future]:
-        return [self._submit("load", part, _load, part) for part in self.parts]
+        return [self._submit("load", part, part.load) for part in self.parts]
 
     def _reduced(self, sums: Sequence[Future]) -> Future:
-        """Add up the sums of all parts on the workers, some neighbours at a time: here only the total arrives.
+        """Add up the sums of all parts on the workers, some neighbours at a time, so that only the total arrives here.
 
-        Which are added to which depends on nothing but their number, so the bits do not either.
+        The order depends on nothing but the number of parts, so the bits do not either.
         """
         parts = self.parts
         while len(sums) > 1:
@@ -276,12 +276,12 @@ class Cluster(OnHost, Fast):
         return self.client.submit(function, *arguments, key=key, pure=False)
 
     def _send(self, value: Any) -> Future:
-        """Hand a value to whichever workers need it: as a task that returns it, so that no worker takes it along."""
+        """Send a value to whichever workers need it, as a task that returns it, so that it outlives any worker."""
         with import_module("dask").config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
             return self.client.submit(_same, value, key=f"nbmf-send-{os.urandom(8).hex()}", pure=False)
 
     def _gather(self, tasks: Sequence[Future]) -> list[Any]:
-        """Return what the tasks of all parts give, in their order."""
+        """Return the results of the tasks, in their order."""
         distributed: Any = import_module("distributed")
         try:
             self._wait(tasks)
@@ -297,7 +297,7 @@ class Cluster(OnHost, Fast):
         return found
 
     def _wait(self, tasks: Sequence[Future]) -> None:
-        """Wait for the tasks, as long as there is somebody to do them."""
+        """Wait for the tasks as long as there are workers to do them."""
         distributed: Any = import_module("distributed")
         alone = 0
         while alone < PATIENCE:
@@ -307,16 +307,12 @@ class Cluster(OnHost, Fast):
             except TimeoutError:
                 alone = 0 if self.client.ncores() else alone + 1
         raise WorkersKilledError(
-            f"no worker has been there for {PATIENCE} seconds; start some, and resume from a checkpoint if there is one"
+            f"there has been no worker for {PATIENCE} seconds; start some, and resume from a checkpoint if there is one"
         )
 
 
 def _same(value: Any) -> Any:
     return value
-
-
-def _load(part: Part) -> Counts:
-    return part.load()
 
 
 def _infer(
@@ -326,20 +322,12 @@ def _infer(
     return passes.infer(counts, Given(users.aligned(), items.aligned(), likelihood, ties), sums)
 
 
-def _report(found: SparseExpectation) -> tuple[Sums | None, float]:
-    return found.sums, found.log_evidence
-
-
 def _sum_items(passes: Cpu, counts: Counts, found: SparseExpectation, users: Point) -> Sums:
     return passes.sum_by_item(counts, found, Point(np.array(users.value)))
 
 
-def _slopes(passes: Cpu, counts: Counts, found: SparseExpectation, group: str) -> tuple[Array, Array]:
-    return passes.slopes(counts, found, group)
-
-
 def _added(first: Sums, *others: Sums) -> Sums:
-    """Add up, in the order of the parts and in double precision."""
+    """Add up sums in the order of the parts, in double precision."""
     allocated, exposed = (values.astype(np.float64) for values in first)
     for part in others:
         allocated += part.allocated
@@ -348,44 +336,37 @@ def _added(first: Sums, *others: Sums) -> Sums:
 
 
 def _stacked(sums: Sequence[Sums]) -> Sums:
-    """The rows of all parts, one after another; where all rows of a law agree, there is one row."""
-    agree = all(len(part.exposed) == 1 < len(part.allocated) for part in sums)
-    exposed = sums[0].exposed if agree else np.concatenate([
-        np.broadcast_to(part.exposed, part.allocated.shape) for part in sums
-    ])  # fmt: skip
-    return Sums(np.concatenate([part.allocated for part in sums]), exposed)
+    """Return the rows of all parts one after another, or one row of exposures where all rows agree."""
+    allocated, exposed = np.concatenate([part.allocated for part in sums]), sums[0].exposed
+    if not all(len(part.exposed) == 1 < len(part.allocated) for part in sums):
+        exposed = np.concatenate([np.broadcast_to(part.exposed, part.allocated.shape) for part in sums])
+    return Sums(allocated, exposed)
 
 
 @contextmanager
 def local_cluster(n_workers: int) -> Iterator[Any]:
-    """Processes on this machine, each replaced when it dies."""
+    """Start processes on this machine, each of which is replaced when it dies."""
     try:
         dask, distributed = import_module("dask"), import_module("distributed")
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("several workers need dask: pip install 'nbmf[dask]'") from error
     settings = {
         "distributed.scheduler.allowed-failures": ALLOWED_DEATHS,
-        # so long after a death dask gives a worker up for good if, by chance, it is just being replaced again
+        # dask gives a worker up for good this long after a death if by chance it is just being replaced again
         "distributed.deploy.lost-worker-timeout": "1 day",
     }
+    options = {"threads_per_worker": 1, "processes": True, "dashboard_address": None, "preload": [DEAF]}
     anywhere = {"dashboard_address": "127.0.0.1:0"}  # dask's usual port is taken when another fit runs
     with (
         dask.config.set(settings),
-        distributed.LocalCluster(
-            n_workers=n_workers,
-            threads_per_worker=1,
-            processes=True,
-            dashboard_address=None,
-            scheduler_kwargs=anywhere,
-            preload=[DEAF],
-        ) as cluster,
+        distributed.LocalCluster(n_workers=n_workers, scheduler_kwargs=anywhere, **options) as cluster,
     ):
         yield cluster
 
 
 @contextmanager
 def _connected(client: Client | None, n_workers: int) -> Iterator[Client]:
-    """The given client, or one of a cluster of processes that lives as long as the fit."""
+    """Yield the given client, or one of a cluster of processes that lives as long as the fit."""
     if client is not None:
         yield client
         return
@@ -395,11 +376,11 @@ def _connected(client: Client | None, n_workers: int) -> Iterator[Client]:
 
 @contextmanager
 def _compact(source: Any, folder: Path | None, memory_limit: int | str, client: Client | None) -> Iterator[Path]:
-    """The path of a compact file of the counts, made for the fit if there is none yet."""
+    """Yield the path of a compact file of the counts, made for the fit if there is none yet."""
     if isinstance(source, Interactions):
         raise TypeError(
-            "workers read a file, and Interactions are none: give the path that nbmf.store_counts wrote, or what they "
-            "were read from"
+            "workers read a file, and Interactions are in memory: give the path that nbmf.store_counts wrote, or what "
+            "they were read from"
         )
     if isinstance(source, str | os.PathLike) and is_counts_file(source):
         yield source
@@ -413,7 +394,7 @@ def _compact(source: Any, folder: Path | None, memory_limit: int | str, client: 
 
 
 def _parts_of(collection: Any, place: str, client: Client | None) -> str:
-    """Write a dask data frame to a folder of parquet parts, by the cluster that is there."""
+    """Have the cluster write a dask data frame to a folder of parquet parts."""
     if not hasattr(collection, "to_parquet"):
         raise TypeError(f"cannot read interactions from dask's {type(collection).__name__}; make it a dask data frame")
     with nullcontext() if client is None else client.as_current():

@@ -28,13 +28,8 @@ HEARD_WITHIN = 0.2  # seconds until Ctrl-C is heard
 def cut_evenly(work: NDArray[Any], n_pieces: int) -> list[int]:
     """Return the bounds of at most n_pieces stretches of rows with about equal work.
 
-    Parameters
-    ----------
-    work : array
-        The work of all rows before each row, and of all of them: one entry more than there are rows.
+    Here and below, `work` is that of all rows before each row and, at last, of all rows.
 
-    Examples
-    --------
     >>> cut_evenly(np.array([0, 5, 6, 7, 8, 13]), 3)
     [0, 1, 5]
     """
@@ -69,13 +64,11 @@ def hand_out(
 
     Parameters
     ----------
-    n_threads : int or None
-        Number of threads, all cores by default.
     report : callable, optional
         Called with the number of tasks done after each of them, by one thread at a time.
     stop : array of one number, optional
-        For long tasks, which end early once it is set: by an error, or by Ctrl-C. The calling thread, which alone hears
-        of Ctrl-C, then only waits; otherwise it works, too.
+        Set after an error or Ctrl-C, so that long tasks can end early. The calling thread, which alone hears Ctrl-C,
+        then only waits; otherwise it works, too.
 
     Examples
     --------
@@ -122,11 +115,8 @@ def hand_out(
 
 
 def _wait(helpers: list[Future[None]]) -> None:
-    """Wait for threads, in pieces.
-
-    Where a library lets signals restart what they interrupt (SA_RESTART, as polars does), Python hears of Ctrl-C only
-    between two waits.
-    """
+    # in pieces: where a library lets signals restart what they interrupt (SA_RESTART, as polars does), Python hears of
+    # Ctrl-C only between two waits
     while wait(helpers, HEARD_WITHIN).not_done:
         pass
 

@@ -1,6 +1,6 @@
-"""Elementary functions that LLVM can vectorize: loops over libm's are done one number at a time.
+"""What numba lacks: elementary functions that LLVM can vectorize (loops over libm's take one number at a time).
 
-Compiled as written: no sum is reordered, so that a number gives the same bits wherever it stands.
+They are compiled as written, without reordering, so that a number gives the same bits wherever it stands.
 """
 
 from __future__ import annotations

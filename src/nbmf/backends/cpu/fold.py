@@ -1,7 +1,7 @@
-"""Compiled folding in: a row's own update, again and again, while the other side of the factorization stays.
+"""Compiled folding in: a row's own update, repeated while the other side of the factorization stays fixed.
 
 Everything but the other side's rows as they lie in memory is in double precision. A row is done by one thread in one
-order, so the results have the same bits for any number of threads; as in kernels.py no loop both stores and sums up.
+order, so results have the same bits for any number of threads; as in kernels.py no loop both stores and sums up.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _expose(  # type: ignore[no-untyped-def]
     _dots(shared, w, rest, n_clusters)
     for c in range(n_clusters):
         α, mean = concentrations[c], shared[c] / max(n_unseen[c], 1.0)
-        shared[c] = α / (α + mean) if n_unseen[c] > 0.0 else 0.0  # a row may have taken the whole cluster
+        shared[c] = α / (α + mean) if n_unseen[c] > 0.0 else 0.0  # a row may have counts in the whole cluster
     _dots(intensity, w, seen, size)
     for p in range(size):
         α = concentrations[clusters[p]]
@@ -105,16 +105,16 @@ def fold_rows(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Repeat each row's update until it changes the row by less than `tol` of its size, or `most` times.
 
-    indptr, indices, counts : of the rows' stored cells; a negative count is that of an unknown cell, which is left out
-    concentrations : α, rows × clusters, either of which may be 1; infinity is Poisson
-    geometric, means : columns × K of the side that stays
-    labels, sizes, sums : which cluster each column is in, their sizes, and their sums of `means`; the unseen cells of a
-        row share an exposure in each cluster, so a cluster for each column makes them exact; Poisson needs only one
-    bayesian : gamma posteriors with the prior (shape, rate of the row), else points
-    own_rates : a row's prior rate is shape · K / Σ_k ⟨w_k⟩, anew in each step, with a sum of `least_sum` or more
-    least : of λ, which may underflow
-    mean : comes with the start, which serves as geometric means too, and leaves with the means found
-    allocated, exposed, rates : leave with what the last update was made of, `steps` with the number of updates
+    Of the rows' stored `counts`, a negative one is that of an unknown cell, which is left out. `concentrations` are α,
+    rows × clusters, either of which may be 1; infinity is Poisson. `geometric` and `means` are those of the fixed side,
+    columns × K. `labels` has the cluster of each column, `sizes` and `sums` the number of columns and the sum of their
+    means per cluster. The unseen cells of a row share an exposure in each cluster, so one cluster per column makes
+    exposures exact; Poisson needs only one in all.
+
+    If `bayesian` rows have gamma posteriors, with the prior (shape, rate of the row), else points. With `own_rates` a
+    row's prior rate is shape · K / Σ_k ⟨w_k⟩, anew in each step, with a sum of at least `least_sum`. λ, which may
+    underflow, is at least `least`. `mean` comes with the start, which serves as geometric means too, and becomes the
+    means found; `allocated`, `exposed` and `rates` become what the last update was made of.
     """
     n_components, n_clusters = means.shape[1], len(sizes)
     longest = max(np.max(indptr[start + 1 : stop + 1] - indptr[start:stop]), 1)

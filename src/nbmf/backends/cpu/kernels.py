@@ -1,9 +1,9 @@
 """Compiled loops over rows: each call does rows `start` to `stop`, holds no lock and writes nothing but those rows.
 
-A row is done by one thread in one order, so the results have the same bits for any number of threads. No loop both
-stores and sums up: LLVM makes two versions of such a loop, which add in different orders, and chooses by how close
-together the arrays happen to lie. Sums run in the factors' own precision for at most RUN terms and then go to double: a
-float32 total of 10⁵ terms may lose 3 digits.
+A row is done by one thread in one order, so results have the same bits for any number of threads. No loop both stores
+and sums up: LLVM makes two versions of such a loop, which add in different orders, and chooses by how close together
+the arrays happen to lie. Sums run in the factors' own precision for at most RUN terms and then go to double: a float32
+total of 10⁵ terms may lose 3 digits. Tiles of intensities, for exact exposures, are done as if every count were 0.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ compiled: Callable[[Any], Any] = numba.njit(
 
 @compiled
 def gamma_moments(a):  # type: ignore[no-untyped-def]
-    """For a shape a, by Stirling's series at z = a + 8 and eight steps down: z, P, ε + D/P and δ such that
+    """Return z, P, ε + D/P and δ of a shape a, by Stirling's series at z = a + 8 and eight steps down, such that
 
     ψ(a) = ln z − ε − D/P,   lnΓ(a) = (z−½) ln z − z + ½ ln 2π + δ − ln P,   P = a(a+1)…(a+7),  D = dP/da.
     """
@@ -129,7 +129,7 @@ def sum_groups(start, stop, bounds, members, ones, values, sums):  # type: ignor
 
 @compiled
 def _intensities(found, users, user, items, indices, first, last, end):  # type: ignore[no-untyped-def]
-    """Dot products of one user's row with the rows of the items the user took; `end` is the last non-zero of all."""
+    """Dot products of one user's row with the rows of the user's items; `end` is the last non-zero of all."""
     line, zero = CACHE_LINE // items.itemsize, users.dtype.type(0)
     fours = last - (last - first) % 4
     for p in range(first, fours, 4):  # four at a time, as in `_sum_rows`
@@ -164,7 +164,7 @@ def _tie(unseen, n_unseen, concentration, logs):  # type: ignore[no-untyped-def]
     for c in range(len(unseen)):
         total -= n_unseen[c] * np.float64(logs[c])
     for c in range(len(unseen)):
-        # a user who took the whole cluster has no unseen cell in it
+        # a user who has every item of the cluster has no unseen cells in it
         unseen[c] = concentration / (concentration + unseen[c]) if n_unseen[c] > zero else zero
     return concentration * total
 
@@ -173,7 +173,7 @@ def _tie(unseen, n_unseen, concentration, logs):  # type: ignore[no-untyped-def]
 def allocate_rows(  # type: ignore[no-untyped-def]
     start, stop, indptr, indices, counts, users, items, least, shares, allocated, log_evidence, precise
 ):  # fmt: skip
-    """For each user, shares[p] = y/λ of the non-zeros, which says how to allocate them; their sum; Σ y ln λ is added.
+    """For each user set shares[p] = y/λ of the non-zeros, by which counts are allocated, and their sums; add Σ y ln λ.
 
     `users` and `items` are geometric means. `allocated` is None if the sums are not wanted. A negative count is that of
     an unknown cell: nothing is allocated there. `precise` takes logarithms in double, as large counts multiply errors.
@@ -205,7 +205,7 @@ def allocate_rows(  # type: ignore[no-untyped-def]
 
 @compiled
 def _log_evidence_of_seen(counts, μ, concentration, rest, precise):  # type: ignore[no-untyped-def]
-    """Σ −y ln(α+μ) − rest ln(1 + μ/α) over a user's stored cells; μ leaves as logarithms. With −y ln α apart.
+    """Return Σ −y ln(α+μ) − rest ln(1 + μ/α) over a user's stored cells, −y ln α apart; μ becomes logarithms.
 
     An unknown cell has −α for y in the sum with ln(1 + μ/α): it takes off what was added as if its count were 0.
     """
@@ -230,13 +230,13 @@ def expose_rows(  # type: ignore[no-untyped-def]
     start, stop, indptr, indices, counts, users, items, concentrations, labels, cluster_sizes,
     excess, unseen, exposed, log_evidence, precise,
 ):  # fmt: skip
-    """For each user, excess[p] = by how much ⟨a⟩ of a non-zero exceeds that of an unseen cell, and the sum of those.
+    """For each user set excess[p], by how much ⟨a⟩ of a non-zero exceeds that of an unseen cell, and the sums of those.
 
     If exact that is y/(α+μ); `labels`, `cluster_sizes` and `unseen` are None, and `exposed` is added to. If tied it is
-    ⟨a⟩ − A_uc; `unseen` comes with ⟨w_u⟩·S_c and leaves with A_uc, and `exposed` is set. `users` and `items` are means.
-    What depends on μ is added to `log_evidence`: −y ln(α+μ), and −α ln(1 + μ/α) if tied (tiles have done that
-    otherwise). `exposed` is None if the sums are not wanted. A negative count is that of an unknown cell: with −α in
-    its place ⟨a⟩ is 0.
+    ⟨a⟩ − A_uc; `unseen` comes with ⟨w_u⟩·S_c and becomes A_uc, and `exposed` is set. `users` and `items` are means.
+    What depends on μ is added to `log_evidence`: −y ln(α+μ), and −α ln(1 + μ/α) if tied (else tiles have done that).
+    `exposed` is None if the sums are not wanted. A negative count is that of an unknown cell: with −α in its place ⟨a⟩
+    is 0.
     """
     n_components, end, one = users.shape[1], indptr[stop] - 1, users.dtype.type(1)
     zero, longest = users.dtype.type(0), np.max(indptr[start + 1 : stop + 1] - indptr[start:stop])
