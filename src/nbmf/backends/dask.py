@@ -153,8 +153,9 @@ class Part:
     def given(self, users: Factor, likelihood: Likelihood) -> tuple[Means, Likelihood]:
         """Return what of the users' factor and of the likelihood belongs to this part."""
         rows, α = slice(self.start, self.stop), likelihood.concentration
-        own = isinstance(α, np.ndarray) and len(α) > 1
-        return Means.of(users, rows), NegativeBinomial(α[rows]) if own else likelihood
+        if isinstance(α, np.ndarray) and len(α) > 1:
+            likelihood = NegativeBinomial(α[rows])
+        return Means.of(users, rows), likelihood
 
     def __str__(self) -> str:
         return f"part {self.number} (users {self.start:,} to {self.stop:,} of {self.path})"
@@ -225,9 +226,8 @@ class Cluster(OnHost, Fast):
         gathered: list[tuple[Sums | None, float]] = self._gather(reports)
         log_evidence = float(sum(log for _, log in gathered))
         sums = [sums for sums, _ in gathered if sums is not None]
-        return SpreadExpectation(
-            found=tuple(found), sums=_stacked(sums) if sum_users else None, log_evidence=log_evidence
-        )
+        stacked = _stacked(sums) if sum_users else None
+        return SpreadExpectation(found=tuple(found), sums=stacked, log_evidence=log_evidence)
 
     def sum_by_item(self, counts: Counts, expectation: SpreadExpectation, users: Factor) -> Sums:
         """Sum the same allocations and exposures for each item, in the order of the parts."""
@@ -350,11 +350,9 @@ def local_cluster(n_workers: int) -> Iterator[Any]:
         dask, distributed = import_module("dask"), import_module("distributed")
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("several workers need dask: pip install 'nbmf[dask]'") from error
-    settings = {
-        "distributed.scheduler.allowed-failures": ALLOWED_DEATHS,
-        # dask gives a worker up for good this long after a death if by chance it is just being replaced again
-        "distributed.deploy.lost-worker-timeout": "1 day",
-    }
+    settings: dict[str, Any] = {"distributed.scheduler.allowed-failures": ALLOWED_DEATHS}
+    # dask gives a worker up for good this long after a death if by chance it is just being replaced again
+    settings["distributed.deploy.lost-worker-timeout"] = "1 day"
     options = {"threads_per_worker": 1, "processes": True, "dashboard_address": None, "preload": [DEAF]}
     anywhere = {"dashboard_address": "127.0.0.1:0"}  # dask's usual port is taken when another fit runs
     with (

@@ -12,8 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.backends.cpu.elementary import log1p
-from nbmf.backends.cpu.kernels import compiled
+from nbmf.backends.cpu.kernels import compiled, sum_log1p
 from nbmf.estimators.ranking import Report, Rows, Scores, walk, with_sorted_rows
 from nbmf.model.likelihood import Likelihood, log_probability
 
@@ -98,21 +97,6 @@ def pick_rows(scores, rows, indptr, indices, found):  # type: ignore[no-untyped-
 
 
 @compiled
-def _sum_log1p(row, scale, moderate):  # type: ignore[no-untyped-def]
-    """Σ ln(1 + scale · x) over a row; if `moderate`, as logarithms of products of eight, which then stay finite."""
-    total, eighth = 0.0, len(row) // 8 if moderate else 0
-    for j in range(eighth):
-        more = 0.0  # Π(1 + x) − 1
-        for part in range(8):
-            x = np.float64(row[part * eighth + j]) * scale
-            more += x + more * x
-        total += log1p(more)
-    for j in range(8 * eighth, len(row)):
-        total += log1p(np.float64(row[j]) * scale)
-    return total
-
-
-@compiled
 def sum_log_zeros(  # type: ignore[no-untyped-def]
     scores, n_items, rows, indptr, indices, concentration, moderate, totals
 ):  # fmt: skip
@@ -128,4 +112,4 @@ def sum_log_zeros(  # type: ignore[no-untyped-def]
                 total -= np.float64(row[seen[p]])
             totals[n] = -total
         else:
-            totals[n] = -concentration * (_sum_log1p(row, scale, moderate) - _sum_log1p(row[seen], scale, moderate))
+            totals[n] = -concentration * (sum_log1p(row, scale, moderate) - sum_log1p(row[seen], scale, moderate))

@@ -74,6 +74,14 @@ def prefetch(typing: Any, array: Any, place: Any) -> Any:
 
 
 @compiled
+def prefetch_row(array, row, line):  # type: ignore[no-untyped-def]
+    """Ask the memory for a row of an array, `line` entries of which make a cache line."""
+    width = array[0].size
+    for column in range(0, width, line):
+        prefetch(array, row * width + column)
+
+
+@compiled
 def _atanh_series(t):  # type: ignore[no-untyped-def]
     """2 artanh(t) = ln((1+t)/(1−t)) for |t| ≤ 0.1716, by its series."""
     s = t * t

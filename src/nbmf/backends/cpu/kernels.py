@@ -14,7 +14,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from nbmf.backends.cpu.elementary import exp, log, log1p, prefetch
+from nbmf.backends.cpu.elementary import exp, log, log1p, prefetch, prefetch_row
 
 RUN = 128
 AHEAD = 32  # non-zeros between asking for a factor row and using it (16: 5 % slower; 48: 2 %)
@@ -50,14 +50,12 @@ def gamma_rows(  # type: ignore[no-untyped-def]
     start, stop, prior_shape, prior_rates, allocated, exposed, mean, geometric_mean,
     row_means, row_logs, row_entropies,
 ):  # fmt: skip
-    """Moments of Gamma(a, b), a = prior_shape + allocated, b = prior rate + exposed.
-
-    `prior_rates` and `exposed` have a row for each row, or one for all of them.
+    """Moments of Gamma(a, b), a = prior_shape + allocated, b = prior rate + exposed, either of which may be one row.
 
         entropy = a − ln b + lnΓ(a) + (1−a)ψ(a) = 8.5 ln z − 8 + ½ ln 2π + δ − ln P + (a−1)(ε + D/P) − ln b
 
-    with the names of `gamma_moments`. Terms of size a ln a never appear, so none cancel. Logarithms appear in sums
-    alone and are taken of products of two.
+    with the names of `gamma_moments`. Terms of size a ln a never appear, so none cancel. Logarithms are needed only in
+    sums and are taken of products of two.
     """
     n_components = mean.shape[1]
     half = (n_components + 1) // 2
@@ -84,13 +82,6 @@ def gamma_rows(  # type: ignore[no-untyped-def]
             sum_log += log_z - log_b
             sum_entropy += 8.5 * log_z - log_b - log(p[k] * p[k + half])
         row_means[row], row_logs[row], row_entropies[row] = sum_mean, sum_log, sum_entropy
-
-
-@compiled
-def _fetch(array, row, line):  # type: ignore[no-untyped-def]
-    width = array[0].size
-    for column in range(0, width, line):
-        prefetch(array, row * width + column)
 
 
 @compiled
@@ -135,7 +126,7 @@ def _intensities(found, users, user, items, indices, first, last, end):  # type:
     for p in range(first, fours, 4):  # four at a time, as in `_sum_rows`
         a, b, c, d = indices[p], indices[p + 1], indices[p + 2], indices[p + 3]
         for ahead in range(p + AHEAD, p + AHEAD + 4):
-            _fetch(items, indices[min(ahead, end)], line)
+            prefetch_row(items, indices[min(ahead, end)], line)
         dot_a = dot_b = dot_c = dot_d = zero
         for k in range(users.shape[1]):
             weight = users[user, k]
@@ -146,7 +137,7 @@ def _intensities(found, users, user, items, indices, first, last, end):  # type:
         place = p - first
         found[place], found[place + 1], found[place + 2], found[place + 3] = dot_a, dot_b, dot_c, dot_d
     for p in range(fours, last):
-        _fetch(items, indices[min(p + AHEAD, end)], line)
+        prefetch_row(items, indices[min(p + AHEAD, end)], line)
         dot_a = zero
         for k in range(users.shape[1]):
             dot_a += users[user, k] * items[indices[p], k]
@@ -235,11 +226,10 @@ def expose_rows(  # type: ignore[no-untyped-def]
     If exact that is y/(α+μ); `labels`, `cluster_sizes` and `unseen` are None, and `exposed` is added to. If tied it is
     ⟨a⟩ − A_uc; `unseen` comes with ⟨w_u⟩·S_c and becomes A_uc, and `exposed` is set. `users` and `items` are means.
     What depends on μ is added to `log_evidence`: −y ln(α+μ), and −α ln(1 + μ/α) if tied (else tiles have done that).
-    `exposed` is None if the sums are not wanted. A negative count is that of an unknown cell: with −α in its place ⟨a⟩
-    is 0.
+    `exposed` is None if the sums are not wanted. For an unknown cell, a negative count, ⟨a⟩ is 0: −α is in its place.
     """
-    n_components, end, one = users.shape[1], indptr[stop] - 1, users.dtype.type(1)
-    zero, longest = users.dtype.type(0), np.max(indptr[start + 1 : stop + 1] - indptr[start:stop])
+    n_components, end, zero, one = users.shape[1], indptr[stop] - 1, users.dtype.type(0), users.dtype.type(1)
+    longest = np.max(indptr[start + 1 : stop + 1] - indptr[start:stop])
     μ, sums, run = np.empty(longest, users.dtype), np.empty(n_components), np.empty(n_components, users.dtype)
     if unseen is not None:
         n_unseen, logs = np.empty(unseen.shape[1], users.dtype), np.empty(unseen.shape[1], users.dtype)
@@ -277,13 +267,12 @@ def expose_rows_by_item(  # type: ignore[no-untyped-def]
     start, stop, indptr, indices, counts, users, items, item_concentrations, excess, exposed, log_evidence
 ):  # fmt: skip
     """`expose_rows`, exact, with the α of the item."""
-    n_components, end = users.shape[1], indptr[stop] - 1
-    zero, longest = users.dtype.type(0), np.max(indptr[start + 1 : stop + 1] - indptr[start:stop])
+    n_components, end, zero = users.shape[1], indptr[stop] - 1, users.dtype.type(0)
+    longest = np.max(indptr[start + 1 : stop + 1] - indptr[start:stop])
     μ, sums, run = np.empty(longest, users.dtype), np.empty(n_components), np.empty(n_components, users.dtype)
     for user in range(start, stop):
-        first, last = indptr[user], indptr[user + 1]
+        first, last, total = indptr[user], indptr[user + 1], 0.0
         _intensities(μ, users, user, items, indices, first, last, end)
-        total = 0.0
         for p in range(first, last):
             α = item_concentrations[indices[p]]
             count = counts[p] if counts[p] >= zero else -α
@@ -316,8 +305,8 @@ def sum_rows(  # type: ignore[no-untyped-def]
     `users` is rows × 1 × K, geometric means, or rows × 2 × K, with the means beside them: one row brings both. `excess`
     is None for Poisson, which has nothing to add to `exposed`.
     """
-    n_components, end, line = users.shape[2], indptr[stop] - 1, CACHE_LINE // users.itemsize
-    zero = users.dtype.type(0)
+    n_components, end, zero = users.shape[2], indptr[stop] - 1, users.dtype.type(0)
+    line = CACHE_LINE // users.itemsize
     row_allocated, row_exposed = np.empty(n_components, users.dtype), np.empty(n_components, users.dtype)
     sum_allocated, sum_exposed = np.empty(n_components), np.empty(n_components)
     for item in range(start, stop):
@@ -330,7 +319,7 @@ def sum_rows(  # type: ignore[no-untyped-def]
             for p in range(run, min(run + RUN, last)):
                 ahead, user = order[min(p + AHEAD, end)], indices[p]
                 prefetch(shares, ahead)
-                _fetch(users, indices[min(p + AHEAD // 2, end)], line)
+                prefetch_row(users, indices[min(p + AHEAD // 2, end)], line)
                 share = shares[order[p]]
                 for k in range(n_components):
                     row_allocated[k] += share * users[user, 0, k]
@@ -349,36 +338,39 @@ def sum_rows(  # type: ignore[no-untyped-def]
 
 
 @compiled
+def sum_log1p(row, scale, moderate):  # type: ignore[no-untyped-def]
+    """Σ ln(1 + scale · x) over a row; if `moderate`, by products of eight: 1 + x < 10³⁸ keeps them finite."""
+    total, eighth = 0.0, len(row) // 8 if moderate else 0
+    for j in range(eighth):
+        more = 0.0  # Π(1 + x) − 1: without the 1, small x keep their digits
+        for part in range(8):
+            x = np.float64(row[part * eighth + j]) * scale
+            more += x + more * x
+        total += log1p(more)
+    for j in range(8 * eighth, len(row)):
+        total += log1p(np.float64(row[j]) * scale)
+    return total
+
+
+@compiled
 def expose_tile(intensity, concentrations, row_logs):  # type: ignore[no-untyped-def]
     """Replace each intensity μ of a tile by the exposure α/(α+μ) of an unseen cell; take α ln(1 + μ/α) off `row_logs`.
 
-    α is that of the row. Logarithms are taken of products of eight: 1 + μ/α < 10³⁸ keeps those finite. None: no
-    logarithms wanted.
+    α is that of the row. `row_logs` is None if no logarithms are wanted.
     """
-    n_rows, n_columns = intensity.shape
-    eighth = n_columns // 8
-    for row in range(n_rows):
+    for row in range(len(intensity)):
         concentration = concentrations[row]
         if row_logs is not None:
-            total, scale = 0.0, 1.0 / np.float64(concentration)
-            for j in range(eighth):
-                more = 0.0  # Π(1 + x) − 1: without the 1, small x keep their digits
-                for part in range(8):
-                    x = np.float64(intensity[row, part * eighth + j]) * scale
-                    more += x + more * x
-                total += log1p(more)
-            for j in range(8 * eighth, n_columns):
-                total += log1p(np.float64(intensity[row, j]) * scale)
-            row_logs[row] -= concentration * total
-        for j in range(n_columns):
+            row_logs[row] -= concentration * sum_log1p(intensity[row], 1.0 / np.float64(concentration), True)
+        for j in range(intensity.shape[1]):
             intensity[row, j] = concentration / (concentration + intensity[row, j])
 
 
 @compiled
 def expose_tile_by_column(intensity, concentrations, row_logs):  # type: ignore[no-untyped-def]
     """`expose_tile` with the α of the column."""
-    n_rows, n_columns = intensity.shape
-    for row in range(n_rows):
+    n_columns = intensity.shape[1]
+    for row in range(len(intensity)):
         if row_logs is not None:
             total = 0.0
             for j in range(n_columns):
@@ -392,10 +384,9 @@ def expose_tile_by_column(intensity, concentrations, row_logs):  # type: ignore[
 @compiled
 def slope_tile(intensity, concentrations, slopes, curvatures):  # type: ignore[no-untyped-def]
     """Add up ∂/∂α and ∂²/∂α² of −α ln(1 + μ/α): −ln(1 + μ/α) + μ/(α+μ) and μ²/(α(α+μ)²), α that of the row."""
-    n_rows, n_columns = intensity.shape
-    for row in range(n_rows):
+    for row in range(len(intensity)):
         α, slope, curvature = np.float64(concentrations[row]), 0.0, 0.0
-        for j in range(n_columns):
+        for j in range(intensity.shape[1]):
             μ = np.float64(intensity[row, j])
             share = μ / (α + μ)
             slope += share - log1p(μ / α)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from nbmf.backends import Fast, Given, OnHost, Sums, UserSums
 from nbmf.backends.counts import Counts
 from nbmf.backends.cpu import kernels
-from nbmf.backends.slopes import SHAPES, sum_slopes
+from nbmf.backends.slopes import SHAPES, Pair, sum_slopes
 from nbmf.backends.threads import cut_evenly, hand_out, one_blas_thread
 from nbmf.model.factors import Gamma, Prior
 from nbmf.model.likelihood import Likelihood, Poisson
@@ -94,10 +94,8 @@ class Cpu(OnHost, Fast):
                 with one_blas_thread():
                     self._share_out((by_user.indptr, tie))
         sums = None if allocated is None or exposed is None else Sums(allocated, exposed)
-        total = float(log_evidence.sum())
-        return SparseExpectation(
-            given=given, shares=shares, excess=excess, unseen=unseen, sums=sums, log_evidence=total
-        )
+        latent: dict[str, Any] = {"shares": shares, "excess": excess, "unseen": unseen}
+        return SparseExpectation(given=given, sums=sums, log_evidence=float(log_evidence.sum()), **latent)
 
     def _expose_all(self, counts: Counts, given: Given, log_evidence: NDArray[np.float64]) -> Array:
         """Return the users' sums where every known cell has exposure 1; add −Σ μ to `log_evidence`."""
@@ -152,10 +150,8 @@ class Cpu(OnHost, Fast):
         self._share_out((_even(len(mean)), _loop(kernels.gamma_rows, *constants, *sums, mean, geometric_mean, *rows)))
         return Gamma(mean, geometric_mean, sums.exposed, prior.rate, *rows)
 
-    def slopes(
-        self, counts: Counts, expectation: SparseExpectation, group: str
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """∂/∂α and ∂²/∂α² of the log-evidence: the cells as if every count were 0, and what the stored ones differ."""
+    def slopes(self, counts: Counts, expectation: SparseExpectation, group: str) -> Pair:
+        """∂/∂α and ∂²/∂α² of the log-evidence: of all cells as if their counts were 0, corrected in the stored ones."""
         (users, _, likelihood, ties), unseen = expectation.given, expectation.unseen
         α = _concentrations(likelihood, len(users.mean), np.dtype(np.float64))
         if α is None or expectation.excess is None:

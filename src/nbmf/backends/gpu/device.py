@@ -33,7 +33,7 @@ from nbmf.backends.gpu.arrays import (
 from nbmf.backends.gpu.clusters import cluster_rows
 from nbmf.backends.gpu.fold import Rows, batches, fetch, joined, settle
 from nbmf.backends.gpu.topk import best
-from nbmf.backends.slopes import SHAPES, of_stored, of_unseen
+from nbmf.backends.slopes import SHAPES, Pair, of_stored, of_unseen
 from nbmf.model.factors import Factor, Gamma, Point, Prior
 from nbmf.model.likelihood import Likelihood, Poisson
 from nbmf.model.ties import Ties, tie_items
@@ -193,10 +193,8 @@ class Gpu(Fast):
             return tie_items(items.mean, n_clusters, rng)
         return Ties(cluster_rows(tables(items, self._device)[0], n_clusters, rng), n_clusters)
 
-    def slopes(
-        self, counts: Counts, expectation: ResidentExpectation, group: str
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """∂/∂α and ∂²/∂α² of the log-evidence: the cells as if every count were 0, and what the stored ones differ."""
+    def slopes(self, counts: Counts, expectation: ResidentExpectation, group: str) -> Pair:
+        """∂/∂α and ∂²/∂α² of the log-evidence: of all cells as if their counts were 0, corrected in the stored ones."""
         data, ((users, _), (items, _), likelihood, ties) = self._resident(counts), expectation.given
         α = self._concentrations(likelihood, len(users), torch.float64)
         if α is None or expectation.excess is None:
@@ -219,8 +217,8 @@ class Gpu(Fast):
 
     def fold(self, job: FoldJob) -> Folds:
         """Fold rows in, the other side's factor held fixed, in batches that bound the memory."""
-        factor, prior, shape = job.factor, job.prior, float(job.prior.shape)
-        means, geometric_means = tables(factor, self._device)
+        prior, shape = job.prior, float(job.prior.shape)
+        means, geometric_means = tables(job.factor, self._device)
         own, n_components, passes = means.dtype, means.shape[1], self._passes(means, None)
         H, wanted = (means.double(), geometric_means.double()), Wanted(True, logs=False, tile_type=own)
         α = self._concentrations(job.likelihood, len(job.start), torch.float64)
@@ -231,7 +229,7 @@ class Gpu(Fast):
             sums: Any = self._infer(data, given, αs, wanted).user_sums
             allocated, exposed = sums
             rates = rows.rates
-            if not isinstance(factor, Gamma):
+            if not isinstance(job.factor, Gamma):
                 mean = geometric_mean = torch.where(exposed > 0, allocated / exposed, rows.mean)
             else:
                 if np.ndim(prior.rate):
@@ -245,9 +243,9 @@ class Gpu(Fast):
             start = to_device(job.start[part], self._device)
             of_rows = torch.ones_like(start[:, :1]) if α is None else α[0][part, None]
             rows = Rows.at(start, float(np.ravel(prior.rate)[0]), of_rows)
-            parts.append(fetch(settle(data, rows, update, job.tol, job.most), factor, prior, passes, own))
+            parts.append(fetch(settle(data, rows, update, job.tol, job.most), job, passes, own))
         self._kept.clear()
-        return joined(parts)
+        return joined(parts, job)
 
     def best(self, users: Array, items: Array, n: int, exclude: sp.csr_array | None) -> tuple[NDArray[np.intp], Array]:
         """Return the columns and scores of each user's n best items; see `topk.best`."""
@@ -255,7 +253,7 @@ class Gpu(Fast):
         return to_host(columns), to_host(scores)
 
     def _passes(self, table: Tensor, ties: Ties | None) -> Any:
-        """The kernels that can do it."""
+        """Return the kernels that can do it."""
         if self._kernels == "torch":
             return torch_passes
         from nbmf.backends.gpu import triton as triton_passes  # noqa: PLC0415 (not installed wherever torch is)
@@ -299,7 +297,7 @@ class Gpu(Fast):
         return torch.segment_reduce(rows, "sum", lengths=clusters.sizes, axis=0, initial=0).to(values.dtype)
 
     def _clusters(self, ties: Ties, counts: RowCounts) -> Clusters:
-        """The ties on the device, kept while they are the same."""
+        """Return the ties on the device, kept while they are the same."""
         if self._kept.get("ties") is not ties or self._kept.get("counted") is not counts:
             labels = to_device(ties.labels.astype(np.int32), self._device)
             clusters = Clusters.of(labels, ties.n_clusters, counts)
@@ -308,7 +306,7 @@ class Gpu(Fast):
         return found
 
     def _resident(self, counts: Counts) -> ResidentCounts:
-        """The counts on the device, kept while they are the same."""
+        """Return the counts on the device, kept while they are the same."""
         if self._kept.get("counts") is not counts:
             self._kept.pop("resident", None)  # its memory first
             resident = ResidentCounts.of(counts, self._device, LONGEST_RUN, self.block)

@@ -7,7 +7,6 @@ the other side's own type.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -15,10 +14,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nbmf.backends import Folds
+from nbmf.backends import FoldJob, Folds
 from nbmf.backends.gpu.arrays import RowCounts, to_host
 from nbmf.backends.threads import cut_within
-from nbmf.model.factors import Factor, Gamma, Point, Prior
+from nbmf.model.factors import Gamma, Point
 
 Tensor = Any
 
@@ -79,32 +78,23 @@ def settle(counts: RowCounts, rows: Rows, update: Callable[[RowCounts, Rows], Ro
     return Rows(*found)
 
 
-def fetch(rows: Rows, factor: Factor, prior: Prior, passes: Any, own: Any) -> Folds:
-    """Bring rows to the host, as posteriors or points of their own type like those of the side that stayed."""
-    steps = to_host(rows.steps[:, 0])
-    if not isinstance(factor, Gamma):
-        return Folds(Point(to_host(rows.mean.to(own))), steps)
-    has_rates = np.ndim(prior.rate) > 0
-    rates = rows.rates if has_rates else rows.rates[:1]
-    moments = passes.gamma_moments(float(prior.shape), rates, rows.allocated.to(own), rows.exposed.to(own))
-    mean, geometric_mean, exposed, *of_rows = map(to_host, moments)
-    return Folds(Gamma(mean, geometric_mean, exposed, to_host(rates) if has_rates else prior.rate, *of_rows), steps)
+def fetch(rows: Rows, job: FoldJob, passes: Any, own: Any) -> list[NDArray[Any]]:
+    """Bring rows to the host: their steps, and their means or all of a posterior's arrays, of their own type."""
+    if not isinstance(job.factor, Gamma):
+        return [to_host(values) for values in (rows.steps[:, 0], rows.mean.to(own))]
+    sums = (rows.allocated.to(own), rows.exposed.to(own))
+    moments = passes.gamma_moments(float(job.prior.shape), rows.rates, *sums)
+    return [to_host(values) for values in (rows.steps[:, 0], rows.rates, *moments)]
 
 
-def joined(parts: list[Folds]) -> Folds:
+def joined(parts: list[list[NDArray[Any]]], job: FoldJob) -> Folds:
     """Put the rows of several batches below each other."""
-    steps = np.concatenate([part.steps for part in parts])
-    if len(parts) == 1:
-        return parts[0]
-    factors: list[Any] = [part.factor for part in parts]
-    if not isinstance(factors[0], Gamma):
-        return Folds(Point(np.concatenate([factor.mean for factor in factors])), steps)
-    arrays = {
-        field.name: np.concatenate([getattr(factor, field.name) for factor in factors])
-        for field in fields(Gamma)
-        if np.ndim(getattr(factors[0], field.name))
-    }
-    return Folds(replace(factors[0], **arrays), steps)
+    steps, *arrays = (np.concatenate(values) for values in zip(*parts, strict=True))
+    if not isinstance(job.factor, Gamma):
+        return Folds(Point(arrays[0]), steps)
+    rates, mean, geometric_mean, exposed, *of_rows = arrays
+    rate = rates if np.ndim(job.prior.rate) else job.prior.rate
+    return Folds(Gamma(mean, geometric_mean, exposed, rate, *of_rows), steps)
 
 
 def batches(indptr: NDArray[Any], n_components: int, n_clusters: int) -> Iterator[slice]:

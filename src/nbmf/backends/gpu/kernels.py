@@ -1,8 +1,8 @@
-"""Kernels over runs of non-zeros, over clusters and over posteriors, for one GPU.
+"""Kernels over runs of non-zeros, over clusters and over posteriors, for one GPU; passes.py says what each pass means.
 
 A program does one run, row or block of rows and writes nothing else, without atomic sums: the same bits every time.
-Sums are of the factors' own precision within a run and double across runs; logarithms are double (passes.py says
-what each pass means). Names are in plain letters here, as compilers of kernels need not know others.
+Sums are of the factors' own precision within a run and double across runs; logarithms are double. Names are in plain
+letters here, as compilers of kernels need not know others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def log1p(x):  # type: ignore[no-untyped-def]
 
 @compiled
 def _store_sums(slot, row, total, sums, partials, k, K: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Put the sums of a run where they belong."""
+    """Store the sums of a run in the row's own place, or among the partial sums."""
     if slot < 0:
         tl.store(sums + row * K + k, total, mask=k < K)
     else:
@@ -39,7 +39,7 @@ def allocate_runs(  # type: ignore[no-untyped-def]
     run_row, run_first, run_last, run_slot, columns, values, users, items, least, shares, sums, partials,
     K: tl.constexpr, BLOCK_K: tl.constexpr, STEP: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
-    """`passes.allocate`, one run a program; logarithms, which would fill the registers, are in `log_shares`."""
+    """`passes.allocate`, one run per program; logarithms, which would fill the registers, are left to `log_shares`."""
     run = tl.program_id(0)
     row, first, last = tl.load(run_row + run).to(tl.int64), tl.load(run_first + run), tl.load(run_last + run)
     k = tl.arange(0, BLOCK_K)
@@ -75,7 +75,7 @@ def expose_runs(  # type: ignore[no-untyped-def]
     run_row, run_first, run_last, run_slot, columns, values, users, items, alphas, excess, sums, partials, logs,
     K: tl.constexpr, BLOCK_K: tl.constexpr, STEP: tl.constexpr, SUMS: tl.constexpr, BY_ITEM: tl.constexpr,
 ):  # fmt: skip
-    """`passes.expose`, one run a program; `alphas` are the users' or, BY_ITEM, the items'."""
+    """`passes.expose`, one run per program; `alphas` are the users' or, BY_ITEM, the items'."""
     run = tl.program_id(0)
     row, first, last = tl.load(run_row + run).to(tl.int64), tl.load(run_first + run), tl.load(run_last + run)
     k = tl.arange(0, BLOCK_K)

@@ -13,7 +13,7 @@ from nbmf.backends.gpu.arrays import Clusters, Moments, ResidentCounts, RowCount
 
 Tensor = Any
 
-MOST_CLUSTERS = 1024  # that one program can hold
+MOST_CLUSTERS = 1024  # one program can hold no more
 MOST_COMPONENTS = 512
 ROWS_OF_GAMMAS = 4
 SHARED_ROWS = 16
@@ -52,7 +52,9 @@ def allocate(
     sums, partials, _ = _places(runs, users)
     least_of = torch.full((1,), least, dtype=users.dtype, device=users.device)
     arguments = (counts.columns, counts.values, users, items, least_of, shares, sums, partials)
-    _launch(kernels.allocate_runs, len(runs.row), WARPS, *runs[:4], *arguments, **_sizes(users), SUMS=sum_users)
+    _launch(
+        kernels.allocate_runs, len(runs.row), WARPS, *runs[:4], *arguments, **_sizes(users), STEP=STEP, SUMS=sum_users
+    )
     n_blocks = triton.cdiv(len(shares), LOG_BLOCK)
     logs = torch.empty(n_blocks, dtype=torch.float64, device=users.device)
     _launch(kernels.log_shares, n_blocks, 4, counts.values, shares, logs, len(shares), BLOCK=LOG_BLOCK)
@@ -67,7 +69,7 @@ def expose(
     sums, partials, logs = _places(runs, users)
     alphas = α_users if α_items is None else α_items
     arguments = (counts.columns, counts.values, users, items, alphas, excess, sums, partials, logs)
-    settings = {**_sizes(users), "SUMS": sum_users, "BY_ITEM": α_items is not None}
+    settings = {**_sizes(users), "STEP": STEP, "SUMS": sum_users, "BY_ITEM": α_items is not None}
     _launch(kernels.expose_runs, len(runs.row), WARPS, *runs[:4], *arguments, **settings)
     return excess, _join(runs, partials, sums) if sum_users else None, logs.sum()
 
@@ -78,7 +80,7 @@ def tie(
     """Eq. (update_a) for tied exposures; `mass` becomes A_uc."""
     runs, excess = counts.user_runs, torch.empty_like(counts.values)
     walk = (*runs[:3], counts.columns, users, items, excess)
-    _launch(kernels.intensity_runs, len(runs.row), WARPS, *walk, **_sizes(users))
+    _launch(kernels.intensity_runs, len(runs.row), WARPS, *walk, **_sizes(users), STEP=STEP)
     logs = torch.empty(len(users), dtype=torch.float64, device=users.device)
     labels, n_unseen, size = clusters.labels, clusters.n_unseen, mass.shape[1]
     arguments = (counts.indptr, counts.columns, counts.values, labels, n_unseen, α_users, excess, mass, logs)
@@ -92,7 +94,7 @@ def sum_users(counts: RowCounts, weights: Tensor, items: Tensor) -> Tensor:
     runs = counts.user_runs
     sums, partials, _ = _places(runs, items, counts.shape[0])
     arguments = (counts.columns, weights, weights, weights, items, items, sums, sums, partials, partials)
-    settings = {**_sizes(items), "ORDERED": False, "TWO": False}
+    settings = {**_sizes(items), "STEP": STEP, "ORDERED": False, "TWO": False}
     _launch(kernels.sum_runs, len(runs.row), WARPS, *runs[:4], *arguments, **settings)
     return _join(runs, partials, sums)
 
@@ -113,9 +115,9 @@ def sum_items(
 
 def add_shared(exposed: Tensor, of_clusters: Tensor, labels: Tensor) -> Tensor:
     """Add to each item's sums those that its cluster shares."""
-    sizes = {name: size for name, size in _sizes(exposed).items() if name != "STEP"}
     arguments = (exposed, of_clusters, labels, len(exposed))
-    _launch(kernels.add_shared_rows, triton.cdiv(len(exposed), SHARED_ROWS), 4, *arguments, ROWS=SHARED_ROWS, **sizes)
+    settings = {**_sizes(exposed), "ROWS": SHARED_ROWS}
+    _launch(kernels.add_shared_rows, triton.cdiv(len(exposed), SHARED_ROWS), 4, *arguments, **settings)
     return exposed
 
 
@@ -153,15 +155,15 @@ def expose_tiles(tiles: Tiles, *, logs: bool, sums: bool, precision: str = "floa
 
 
 def _stretch(n_rows: int, n_columns: int, height: int, least: int) -> int:
-    """How many columns a program does: all of them, unless there are too few rows to keep the device busy."""
+    """Return the number of columns per program: all, unless there are too few rows to keep the device busy."""
     n_stretches = max(1, min(PROGRAMS * height // max(n_rows, 1), n_columns // SHORTEST))
     return max(least, -(-n_columns // (n_stretches * least)) * least)
 
 
 def _range(rows: Tensor, columns: Tensor) -> tuple[int, Tensor, int]:
-    """How many tiles' factors 1 + x may share a logarithm; where most x of a row are small, so that 1 − exposure is;
+    """Return how many tiles' factors 1 + x may share a logarithm, and in which rows x is mostly small.
 
-    and whether they are in no row (0), in all (1) or in some (2).
+    In those, 1 − exposure is summed. The third number says whether they are no rows (0), all (1) or some (2).
     """
     few = (rows @ columns.mean(0, dtype=torch.float64).to(rows.dtype) < FEW).to(torch.int8)
     # no product is above that of the lengths of the two rows
@@ -179,8 +181,8 @@ def gamma_moments(prior_shape: float, prior_rates: Tensor, allocated: Tensor, ex
     shape = torch.full((1,), prior_shape, dtype=torch.float64, device=allocated.device)
     arguments = (allocated, exposed, prior_rates.double(), shape, mean, geometric_mean, *found, len(allocated))
     settings = {"ROWS": ROWS_OF_GAMMAS, "OWN_RATES": len(prior_rates) > 1, "SHARED": len(exposed) == 1 < len(allocated)}
-    sizes = {name: size for name, size in _sizes(allocated).items() if name != "STEP"}
-    _launch(kernels.gamma_rows, triton.cdiv(len(allocated), ROWS_OF_GAMMAS), 4, *arguments, **settings, **sizes)
+    settings |= _sizes(allocated)
+    _launch(kernels.gamma_rows, triton.cdiv(len(allocated), ROWS_OF_GAMMAS), 4, *arguments, **settings)
     return Moments(mean, geometric_mean, exposed, *found)
 
 
@@ -190,11 +192,11 @@ def _launch(kernel: Any, n_programs: int, warps: int, *arguments: Any, **setting
 
 
 def _sizes(table: Tensor) -> dict[str, int]:
-    return {"K": table.shape[1], "BLOCK_K": max(16, triton.next_power_of_2(table.shape[1])), "STEP": STEP}
+    return {"K": table.shape[1], "BLOCK_K": max(16, triton.next_power_of_2(table.shape[1]))}
 
 
 def _places(runs: Runs, table: Tensor, n_rows: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Where sums, partial sums and logarithms go; of a row without non-zeros the sums are 0."""
+    """Make room for sums, partial sums and logarithms; the sums of a row without non-zeros are 0."""
     rows = len(table) if n_rows is None else n_rows
     sums = torch.empty(rows, table.shape[1], dtype=table.dtype, device=table.device)
     sums.index_fill_(0, runs.empty_row, 0)  # assigning would copy a 0 from the host, and wait
@@ -203,6 +205,5 @@ def _places(runs: Runs, table: Tensor, n_rows: int | None = None) -> tuple[Tenso
 
 
 def _join(runs: Runs, partials: Tensor, sums: Tensor) -> Tensor:
-    sizes = {name: size for name, size in _sizes(sums).items() if name != "STEP"}
-    _launch(kernels.join_runs, len(runs.split_row), 2, *runs[4:7], partials, sums, **sizes)
+    _launch(kernels.join_runs, len(runs.split_row), 2, *runs[4:7], partials, sums, **_sizes(sums))
     return sums
