@@ -109,6 +109,40 @@ def test_few_rows_by_stretches_of_columns(by_column, size, monkeypatch):
     assert float(ours[1]) == pytest.approx(float(plain[1]), rel=1e-5)
 
 
+def largest_deviation(ours, plain):
+    """Relative to the largest entry of the row."""
+    size = np.maximum(np.abs(plain).max(axis=1, keepdims=True), 1e-30)  # rows without a count have nothing allocated
+    return float(np.max(np.abs(ours.cpu().numpy() - plain) / size))
+
+
+def deviations(backend, shape, n_components, n_clusters):
+    """Of the sums of both sides and of the log-evidence from those of the reference, in single precision."""
+    counts, rng = Counts.of(sp.csr_array(small_matrix(*shape)), np.dtype(np.float32)), np.random.default_rng(1)
+    users, items = (Point(rng.gamma(1, 1, (n, n_components)).astype(np.float32)) for n in shape)
+    ties = Ties(rng.integers(0, n_clusters, shape[1]).astype(np.int32), n_clusters) if n_clusters else None
+    found = []
+    for each in (backend, Reference()):
+        expectation = each.expect(counts, users, items, NegativeBinomial(0.5), ties)
+        sums = [*expectation.user_sums, *each.sum_by_item(counts, expectation, users)]
+        found.append((expectation.log_evidence, sums))
+    (ours, sums), (plain, plain_sums) = found
+    return [abs(ours / plain - 1), *(largest_deviation(a, b) for a, b in zip(sums, plain_sums, strict=True))]
+
+
+@pytest.mark.parametrize("n_components", [2, 33, 64, 100, 130])
+@pytest.mark.parametrize(("shape", "n_clusters"), [((70, 50), 5), ((300, 700), 0), ((20, 9000), 0)])
+@pytest.mark.parametrize("backend", gpus(interpreted=False), ids=str)
+def test_factors_of_any_width(backend, shape, n_clusters, n_components):
+    """Kernels take components, rows and columns in powers of two, and few rows by stretches of columns."""
+    assert max(deviations(backend, shape, n_components, n_clusters)) < 1e-5
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU: these are products of its tensor cores")
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_products_of_fewer_digits(precision):
+    assert max(deviations(Gpu(precision=precision), (70, 50), 9, 0)) < 5e-3
+
+
 @pytest.mark.parametrize("n_clusters", [0, 5])
 @pytest.mark.parametrize("law", [Poisson(), NegativeBinomial(0.7)], ids=str)
 @pytest.mark.parametrize("algorithm", [CAVI(), MM()], ids=str)
