@@ -197,7 +197,7 @@ FEW_ROWS = 16
 
 
 def make_backend(name: str, n_threads: int | None = None, work: float = 0.0) -> Backend:
-    """Return the backend of that name; "auto" is the fastest that runs here for so many products per sweep.
+    """Return the backend of that name; "auto" is the fastest one here for `work` products per sweep.
 
     "gpu" without a GPU runs by PyTorch on the CPU, for trying out, and warns; "gpu-bf16" has the fastest exact pass,
     with half the digits (docs/scale.md).
@@ -217,7 +217,7 @@ def make_backend(name: str, n_threads: int | None = None, work: float = 0.0) -> 
 
 
 def find_device(name: str, work: float, n_rows: int) -> Device | None:
-    """Return the GPU that should fold in or rank so many rows, or None if the CPU should.
+    """Return the GPU that should fold in or rank n_rows rows, or None if the CPU should.
 
     The CPU does so where there is no GPU, for a few rows, whose work takes less time than copying the items, and with
     "auto" for fewer than PAYS_ALONE products.

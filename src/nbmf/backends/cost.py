@@ -47,8 +47,8 @@ class Sizes:
         """Return the bytes that a fit holds at its peak, by their purpose; for "gpu", of the device's memory."""
         size, K = np.dtype(self.dtype).itemsize, self.n_components
         U, I, N = self.n_users, self.n_items, self.nnz  # noqa: E741 (the paper's)
-        law = self.exposure is not None
-        latent = size * N * (1 + law) + size * U * K * (1 + law)
+        exposed = self.exposure is not None
+        latent = size * N * (1 + exposed) + size * U * K * (1 + exposed)
         latent += size * U * self.n_clusters if self.exposure == "tied" else 0
         if backend == "gpu":
             runs = 24 * (U + I + N // 128)
@@ -57,7 +57,7 @@ class Sizes:
             clusters = (4 * U + size * I) * self.n_clusters if self.exposure == "tied" else 0
             table["allocations and exposures"] = latent + 2 * size * I * K + clusters
             partials = min(N, I * -(-U // BLOCK_ON_DEVICE)) * (U > BLOCK_ON_DEVICE)
-            table["partial sums of items"] = size * partials * K * (1 + law)
+            table["partial sums of items"] = size * partials * K * (1 + exposed)
             return table | {"building the transpose": 28 * N}
         n_blocks = -(-U // BLOCK_USERS)
         table = {"counts": N * size, "transpose": 8 * N + 4 * n_blocks * (I + 1)}
@@ -99,7 +99,7 @@ class Sizes:
         return INTERPRETER + ON_THE_WAY * arrays
 
     def machines(self, memory: int, given: int = 0) -> int | None:
-        """Return the number of machines with so many bytes that a fit needs; None if even one part is too large.
+        """Return the number of machines of this memory that a fit needs; None if even one part is too large.
 
         >>> Sizes(10_000_000, 100_000, 500_000_000, 50).machines(16 * 10**9)
         11

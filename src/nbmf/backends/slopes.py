@@ -22,7 +22,7 @@ Array = Any  # of the library in question
 Pair = tuple[Array, Array]
 Concentrations = tuple[Array, Array | None]
 
-BLOCK_WORK = 1 << 18  # stored cells and shared exposures taken at a time: some ten arrays of doubles of this size
+BLOCK_WORK = 1 << 18  # stored cells and shared exposures per block, for which there are some ten arrays of doubles
 SHAPES = {"all": (), "user": (-1, 1), "item": (1, -1)}  # of the sums, by the cells that belong together
 NUMPY = SimpleNamespace(where=np.where, log=np.log, digamma=digamma, polygamma=polygamma)
 

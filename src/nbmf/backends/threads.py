@@ -38,7 +38,7 @@ def cut_evenly(work: NDArray[Any], n_pieces: int) -> list[int]:
 
 
 def cut_within(work: NDArray[Any], most: int) -> list[int]:
-    """Return the bounds of stretches of rows with at most so much work each, or of one row that has more.
+    """Return the bounds of stretches of rows with at most `most` work each, or of one row that has more.
 
     >>> cut_within(np.array([0, 5, 6, 7, 8, 13]), 6)
     [0, 2, 4, 5]

@@ -276,7 +276,7 @@ def top(
     exclude : csr_array, optional
         What a user must not get, users × items.
     allowed : array, optional
-        For each item whether anybody may get it.
+        Whether each item may be recommended at all.
     device : Device, optional
         Ranks instead of the CPU if the scores come from factors.
 

@@ -162,7 +162,7 @@ class _Fit:
         matrices = (problem.inputs, problem.inputs.tocsc(), problem.targets.tocsc())
         self.rows, self.columns, self.targets = map(_parts, matrices)
         dtype = problem.targets.dtype.type
-        self.law = dtype(problem.concentration), dtype(problem.penalty), problem.constants
+        self.model = dtype(problem.concentration), dtype(problem.penalty), problem.constants
         self.ending = max_iter, float(tol), accelerate
         self.input_means = np.asarray(problem.inputs.mean(axis=0, dtype=np.float64)).ravel()
         n_items = problem.n_items
@@ -200,7 +200,7 @@ class _Fit:
             block[:, : len(items)], b[: len(items)] = start[items], intercept[items]
             block[items, np.arange(len(items))] = 0
             data = self.rows, self.columns, self.targets
-            fit_lanes(items, *data, *self.law, *self.ending, block, b, *self._records(first))
+            fit_lanes(items, *data, *self.model, *self.ending, block, b, *self._records(first))
             weights[:, items], intercept[items] = block[:, : len(items)], b[: len(items)]
 
         self._share_out(fit_block, LANES)
@@ -221,7 +221,7 @@ class _Fit:
             intercept[first:last] = b[first:last]
             own = np.repeat(start[first:last], np.diff(bounds[first : last + 1]))
             data = bounds, near.astype(np.uint32), self.columns, self.targets, self.problem.targets.shape[0]
-            fit_candidates(first, last, *data, *self.law, *self.ending, own, intercept, *self._records(first))
+            fit_candidates(first, last, *data, *self.model, *self.ending, own, intercept, *self._records(first))
             blocks[first] = sp.csr_array((own, (rows - first, near)), shape=(last - first, n_items))
 
         self._share_out(fit_chunk, CHUNK_ITEMS)

@@ -13,7 +13,7 @@ from nbmf.backends.cpu.kernels import compiled, gamma_moments
 
 
 @compiled
-def _dots(found, row, table, size):  # type: ignore[no-untyped-def]
+def _dots(found, row, table, size):
     """Set found[p] to the product of a row with row p of the table."""
     for p in range(size):
         total = 0.0
@@ -23,7 +23,7 @@ def _dots(found, row, table, size):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _add_rows(total, weights, table, size):  # type: ignore[no-untyped-def]
+def _add_rows(total, weights, table, size):
     """Add Σ_p weights[p] · table[p] to `total`, four rows at a time as in `kernels._sum_rows`."""
     fours = size - size % 4
     for p in range(0, fours, 4):
@@ -36,14 +36,14 @@ def _add_rows(total, weights, table, size):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _gather(table, indices, first, last, found):  # type: ignore[no-untyped-def]
+def _gather(table, indices, first, last, found):
     for p in range(first, last):
         for k in range(table.shape[1]):
             found[p - first, k] = table[indices[p], k]
 
 
 @compiled
-def _unseen(sums, sizes, seen, clusters, n_seen, rest, n_unseen):  # type: ignore[no-untyped-def]
+def _unseen(sums, sizes, seen, clusters, n_seen, rest, n_unseen):
     """Set `rest` and `n_unseen` to each cluster's sum and size without the row's stored cells; below 0 is rounding."""
     rest[:] = sums
     n_unseen[:] = sizes
@@ -54,9 +54,7 @@ def _unseen(sums, sizes, seen, clusters, n_seen, rest, n_unseen):  # type: ignor
 
 
 @compiled
-def _expose(  # type: ignore[no-untyped-def]
-    w, rest, n_unseen, concentrations, shared, seen, clusters, counts, intensity, exposures
-):  # fmt: skip
+def _expose(w, rest, n_unseen, concentrations, shared, seen, clusters, counts, intensity, exposures):
     """Eq. (update_a): set `shared` to the exposures of the unseen cells, `exposures` to those of the stored ones."""
     size, n_clusters = len(counts), len(shared)
     if concentrations[0] == np.inf:
@@ -75,7 +73,7 @@ def _expose(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _update(bayesian, shape, rate, allocated, exposed, mean, geometric_mean, before):  # type: ignore[no-untyped-def]
+def _update(bayesian, shape, rate, allocated, exposed, mean, geometric_mean, before):
     """Eq. (update_w), or (nmfW) for points; return the change of the row relative to its size.
 
     Where nothing is exposed no value of a point changes the likelihood: the old one stays.
@@ -99,7 +97,7 @@ def _update(bayesian, shape, rate, allocated, exposed, mean, geometric_mean, bef
 
 
 @compiled
-def fold_rows(  # type: ignore[no-untyped-def]
+def fold_rows(
     start, stop, indptr, indices, counts, concentrations, geometric, means, labels, sizes, sums,
     bayesian, shape, rates, own_rates, least, least_sum, tol, most, mean, allocated, exposed, steps,
 ):  # fmt: skip

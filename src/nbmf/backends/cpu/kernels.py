@@ -29,7 +29,7 @@ compiled: Callable[[Any], Any] = numba.njit(
 
 
 @compiled
-def gamma_moments(a):  # type: ignore[no-untyped-def]
+def gamma_moments(a):
     """Return z, P, ε + D/P and δ of a shape a, by Stirling's series at z = a + 8 and eight steps down, such that
 
     ψ(a) = ln z − ε − D/P,   lnΓ(a) = (z−½) ln z − z + ½ ln 2π + δ − ln P,   P = a(a+1)…(a+7),  D = dP/da.
@@ -46,7 +46,7 @@ def gamma_moments(a):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def gamma_rows(  # type: ignore[no-untyped-def]
+def gamma_rows(
     start, stop, prior_shape, prior_rates, allocated, exposed, mean, geometric_mean,
     row_means, row_logs, row_entropies,
 ):  # fmt: skip
@@ -85,7 +85,7 @@ def gamma_rows(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _sum_rows(total, run, table, indices, first, last, weights):  # type: ignore[no-untyped-def]
+def _sum_rows(total, run, table, indices, first, last, weights):
     """Set `total` to Σ_p weights[p] · table[indices[p]], p from first to last, by way of `run`, RUN terms at a time.
 
     Four rows at a time: the running sum is then loaded and stored a quarter as often (0.021 s against 0.033 s).
@@ -110,7 +110,7 @@ def _sum_rows(total, run, table, indices, first, last, weights):  # type: ignore
 
 
 @compiled
-def sum_groups(start, stop, bounds, members, ones, values, sums):  # type: ignore[no-untyped-def]
+def sum_groups(start, stop, bounds, members, ones, values, sums):
     """Set each group's row of `sums` to the sum of its members' rows of `values`."""
     total, run = np.empty(values.shape[1]), np.empty(values.shape[1], values.dtype)
     for group in range(start, stop):
@@ -119,7 +119,7 @@ def sum_groups(start, stop, bounds, members, ones, values, sums):  # type: ignor
 
 
 @compiled
-def _intensities(found, users, user, items, indices, first, last, end):  # type: ignore[no-untyped-def]
+def _intensities(found, users, user, items, indices, first, last, end):
     """Dot products of one user's row with the rows of the user's items; `end` is the last non-zero of all."""
     line, zero = CACHE_LINE // items.itemsize, users.dtype.type(0)
     fours = last - (last - first) % 4
@@ -145,7 +145,7 @@ def _intensities(found, users, user, items, indices, first, last, end):  # type:
 
 
 @compiled
-def _tie(unseen, n_unseen, concentration, logs):  # type: ignore[no-untyped-def]
+def _tie(unseen, n_unseen, concentration, logs):
     """Turn Σ μ over a user's unseen cells of each cluster into their exposure A_uc; return their log-evidence."""
     zero, one, total = unseen.dtype.type(0), unseen.dtype.type(1), 0.0
     scale = one / concentration
@@ -161,9 +161,7 @@ def _tie(unseen, n_unseen, concentration, logs):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def allocate_rows(  # type: ignore[no-untyped-def]
-    start, stop, indptr, indices, counts, users, items, least, shares, allocated, log_evidence, precise
-):  # fmt: skip
+def allocate_rows(start, stop, indptr, indices, counts, users, items, least, shares, allocated, log_evidence, precise):
     """For each user set shares[p] = y/λ of the non-zeros, by which counts are allocated, and their sums; add Σ y ln λ.
 
     `users` and `items` are geometric means. `allocated` is None if the sums are not wanted. A negative count is that of
@@ -195,7 +193,7 @@ def allocate_rows(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _log_evidence_of_seen(counts, μ, concentration, rest, precise):  # type: ignore[no-untyped-def]
+def _log_evidence_of_seen(counts, μ, concentration, rest, precise):
     """Return Σ −y ln(α+μ) − rest ln(1 + μ/α) over a user's stored cells, −y ln α apart; μ becomes logarithms.
 
     An unknown cell has −α for y in the sum with ln(1 + μ/α): it takes off what was added as if its count were 0.
@@ -217,7 +215,7 @@ def _log_evidence_of_seen(counts, μ, concentration, rest, precise):  # type: ig
 
 
 @compiled
-def expose_rows(  # type: ignore[no-untyped-def]
+def expose_rows(
     start, stop, indptr, indices, counts, users, items, concentrations, labels, cluster_sizes,
     excess, unseen, exposed, log_evidence, precise,
 ):  # fmt: skip
@@ -263,7 +261,7 @@ def expose_rows(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def expose_rows_by_item(  # type: ignore[no-untyped-def]
+def expose_rows_by_item(
     start, stop, indptr, indices, counts, users, items, item_concentrations, excess, exposed, log_evidence
 ):  # fmt: skip
     """`expose_rows`, exact, with the α of the item."""
@@ -289,7 +287,7 @@ def expose_rows_by_item(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def lay_side_by_side(start, stop, first, second, both):  # type: ignore[no-untyped-def]
+def lay_side_by_side(start, stop, first, second, both):
     """Lay the rows of two arrays of shape n × K next to each other: n × 2 × K."""
     for row in range(start, stop):
         both[row, 0] = first[row]
@@ -297,9 +295,7 @@ def lay_side_by_side(start, stop, first, second, both):  # type: ignore[no-untyp
 
 
 @compiled
-def sum_rows(  # type: ignore[no-untyped-def]
-    start, stop, indptr, indices, order, shares, excess, users, items, allocated, exposed
-):  # fmt: skip
+def sum_rows(start, stop, indptr, indices, order, shares, excess, users, items, allocated, exposed):
     """Add to each item's sums the latent variables of its non-zeros; `order` finds them among the users'.
 
     `users` is rows × 1 × K, geometric means, or rows × 2 × K, with the means beside them: one row brings both. `excess`
@@ -338,7 +334,7 @@ def sum_rows(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def sum_log1p(row, scale, moderate):  # type: ignore[no-untyped-def]
+def sum_log1p(row, scale, moderate):
     """Σ ln(1 + scale · x) over a row; if `moderate`, by products of eight: 1 + x < 10³⁸ keeps them finite."""
     total, eighth = 0.0, len(row) // 8 if moderate else 0
     for j in range(eighth):
@@ -353,7 +349,7 @@ def sum_log1p(row, scale, moderate):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def expose_tile(intensity, concentrations, row_logs):  # type: ignore[no-untyped-def]
+def expose_tile(intensity, concentrations, row_logs):
     """Replace each intensity μ of a tile by the exposure α/(α+μ) of an unseen cell; take α ln(1 + μ/α) off `row_logs`.
 
     α is that of the row. `row_logs` is None if no logarithms are wanted.
@@ -367,7 +363,7 @@ def expose_tile(intensity, concentrations, row_logs):  # type: ignore[no-untyped
 
 
 @compiled
-def expose_tile_by_column(intensity, concentrations, row_logs):  # type: ignore[no-untyped-def]
+def expose_tile_by_column(intensity, concentrations, row_logs):
     """`expose_tile` with the α of the column."""
     n_columns = intensity.shape[1]
     for row in range(len(intensity)):
@@ -382,7 +378,7 @@ def expose_tile_by_column(intensity, concentrations, row_logs):  # type: ignore[
 
 
 @compiled
-def slope_tile(intensity, concentrations, slopes, curvatures):  # type: ignore[no-untyped-def]
+def slope_tile(intensity, concentrations, slopes, curvatures):
     """Add up ∂/∂α and ∂²/∂α² of −α ln(1 + μ/α): −ln(1 + μ/α) + μ/(α+μ) and μ²/(α(α+μ)²), α that of the row."""
     for row in range(len(intensity)):
         α, slope, curvature = np.float64(concentrations[row]), 0.0, 0.0

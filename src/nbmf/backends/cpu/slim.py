@@ -21,7 +21,7 @@ ROUNDING = RUN  # units in the last place that a sum of RUN terms may lose, of t
 
 
 @compiled
-def _multiply(indptr, indices, values, table, products):  # type: ignore[no-untyped-def]
+def _multiply(indptr, indices, values, table, products):
     """Set each row of `products` to Σ_p values[p] · table[indices[p]] over the row's entries, all LANES wide."""
     run, total = np.empty(LANES, table.dtype), np.empty(LANES)
     for row in range(len(indptr) - 1):
@@ -46,7 +46,7 @@ def _multiply(indptr, indices, values, table, products):  # type: ignore[no-unty
 
 
 @compiled
-def _sum_rows(table, total):  # type: ignore[no-untyped-def]
+def _sum_rows(table, total):
     run = np.empty(LANES, table.dtype)
     total[:] = 0.0
     for start in range(0, len(table), RUN):
@@ -59,7 +59,7 @@ def _sum_rows(table, total):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _judge(now, before, size, tol, stretched, epsilon):  # type: ignore[no-untyped-def]
+def _judge(now, before, size, tol, stretched, epsilon):
     """Return whether an item goes on, and whether its last step, a stretched one, must be taken back."""
     if before == -np.inf:
         return GOING, False
@@ -69,9 +69,7 @@ def _judge(now, before, size, tol, stretched, epsilon):  # type: ignore[no-untyp
 
 
 @compiled
-def _expect(  # type: ignore[no-untyped-def]
-    items, targets, rows, α, penalty, weights, intercepts, intensity, exposure, shares, objective, size
-):  # fmt: skip
+def _expect(items, targets, rows, α, penalty, weights, intercepts, intensity, exposure, shares, objective, size):
     """Set exposures (α+t)/(α+μ), shares t/μ and, less its constant, the objective of each lane; `size` of its terms."""
     scale, least = weights.dtype.type(1) / α, np.finfo(weights.dtype).tiny
     _multiply(*rows, weights, intensity)
@@ -102,11 +100,9 @@ def _expect(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _update(  # type: ignore[no-untyped-def]
-    items, columns, penalty, exposure, shares, moves, stretched, ratio, allocated, weights, intercepts
-):  # fmt: skip
+def _update(items, columns, penalty, exposure, shares, moves, stretched, ratio, allocated, weights, intercepts):
     """Multiply the weights and intercepts of the lanes that move by their ratios, or by those to the power 3/2."""
-    one, least = weights.dtype.type(1), np.finfo(weights.dtype).tiny  # an item nobody has may be a neighbour
+    one, least = weights.dtype.type(1), np.finfo(weights.dtype).tiny  # a neighbour may be an item without users
     _multiply(*columns, exposure, ratio)
     _multiply(*columns, shares, allocated)
     for j in range(len(weights)):
@@ -126,7 +122,7 @@ def _update(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def fit_lanes(  # type: ignore[no-untyped-def]
+def fit_lanes(
     items, rows, columns, targets, concentration, penalty, constants, max_iter, tol, stretch,
     weights, intercepts, gains, n_sweeps, states, stop,
 ):  # fmt: skip
@@ -146,8 +142,8 @@ def fit_lanes(  # type: ignore[no-untyped-def]
     before, stretched, moves = np.full(LANES, -np.inf), np.full(LANES, stretch), np.zeros(LANES, np.bool_)
     states[items] = GOING
     for sweep in range(max_iter + 1):
-        law = concentration, penalty
-        _expect(items, targets, rows, *law, weights, intercepts, intensity, exposure, shares, objective, size)
+        settings = concentration, penalty
+        _expect(items, targets, rows, *settings, weights, intercepts, intensity, exposure, shares, objective, size)
         for k in range(len(items)):
             item, now = items[k], objective[k] + constants[items[k]]
             moves[k] = states[item] == GOING
@@ -167,7 +163,7 @@ def fit_lanes(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _touch(item, near, columns, targets, place, touched, local):  # type: ignore[no-untyped-def]
+def _touch(item, near, columns, targets, place, touched, local):
     """Number the users who have the item, in its order, then those who have a neighbour, and return how many they are.
 
     `local` is set to the number of the user of each entry of the neighbours, one neighbour after another.
@@ -190,7 +186,7 @@ def _touch(item, near, columns, targets, place, touched, local):  # type: ignore
 
 
 @compiled
-def _expect_touched(  # type: ignore[no-untyped-def]
+def _expect_touched(
     near, columns, local, counts, α, penalty, weights, intercept, intensity, exposure, shares, n_others
 ):  # fmt: skip
     """As `_expect`, for one item; `n_others` users have neither it nor a neighbour: for all of them μ is the intercept.
@@ -229,9 +225,7 @@ def _expect_touched(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _update_touched(  # type: ignore[no-untyped-def]
-    near, columns, local, penalty, exposure, shares, stretched, ratio, weights
-):  # fmt: skip
+def _update_touched(near, columns, local, penalty, exposure, shares, stretched, ratio, weights):
     """As `_update`, for one item's weights."""
     entry = 0
     for n in range(len(near)):
@@ -249,7 +243,7 @@ def _update_touched(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def fit_candidates(  # type: ignore[no-untyped-def]
+def fit_candidates(
     start, end, bounds, neighbours, columns, targets, n_users, concentration, penalty, constants, max_iter, tol,
     stretch, weights, intercepts, gains, n_sweeps, states, stop,
 ):  # fmt: skip
@@ -294,7 +288,7 @@ def fit_candidates(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def choose_candidates(start, stop, rows, targets, popularity, n_neighbours, chosen, n_chosen):  # type: ignore[no-untyped-def]
+def choose_candidates(start, stop, rows, targets, popularity, n_neighbours, chosen, n_chosen):
     """For each of items `start` to `stop` choose those that go with it most often, by Σ_u x_uj t_ui/√(Σ_u x_uj).
 
     `chosen`, items × n_neighbours, is set to them in ascending order, and `n_chosen` to their number. Those that never

@@ -17,7 +17,7 @@ FEW = 400  # items to place up to which comparing the row with each is quicker t
 
 
 @kernels.compiled
-def score_rows(users, items, scores):  # type: ignore[no-untyped-def]
+def score_rows(users, items, scores):
     """Set scores[u, i] to the product of user u's and item i's rows as they lie in memory: for a few users."""
     for i in range(len(items)):
         for u in range(len(users)):
@@ -28,12 +28,12 @@ def score_rows(users, items, scores):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _worse(score, item, other_score, other_item):  # type: ignore[no-untyped-def]
+def _worse(score, item, other_score, other_item):
     return score < other_score or (score == other_score and item > other_item)
 
 
 @compiled
-def _sift_down(items, scores, size, item, score):  # type: ignore[no-untyped-def]
+def _sift_down(items, scores, size, item, score):
     """Replace the top of a heap by an item, and let it sink until no worse one is below it."""
     place = 0
     while True:
@@ -50,7 +50,7 @@ def _sift_down(items, scores, size, item, score):  # type: ignore[no-untyped-def
 
 
 @compiled
-def keep_best(scores, items, rows, indptr, indices, passed, best_items, best_scores):  # type: ignore[no-untyped-def]
+def keep_best(scores, items, rows, indptr, indices, passed, best_items, best_scores):
     """Put a tile's scores into the users' heaps of best items, whose top is the worst kept.
 
     `items` are the ascending item positions of the first columns. Row `rows[n]` of the csr matrix (indptr, indices) has
@@ -86,7 +86,7 @@ def keep_best(scores, items, rows, indptr, indices, passed, best_items, best_sco
 
 
 @kernels.compiled
-def keep_best_listed(users, items, indptr, indices, best_items, best_scores):  # type: ignore[no-untyped-def]
+def keep_best_listed(users, items, indptr, indices, best_items, best_scores):
     """Put each user's scores for the items of a list, row n of a csr matrix, into the user's heap of best items."""
     size = best_scores.shape[1]
     for n in range(len(users)):
@@ -99,7 +99,7 @@ def keep_best_listed(users, items, indptr, indices, best_items, best_scores):  #
 
 
 @compiled
-def sort_best(best_items, best_scores):  # type: ignore[no-untyped-def]
+def sort_best(best_items, best_scores):
     """Turn each user's heap into a list, best first: the worst one left goes to the end, again and again."""
     for n in range(len(best_items)):
         items, scores = best_items[n], best_scores[n]
@@ -110,7 +110,7 @@ def sort_best(best_items, best_scores):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _compare(row, wanted, above, level):  # type: ignore[no-untyped-def]
+def _compare(row, wanted, above, level):
     """Count the scores of a row that are greater than, and equal to, each wanted one: a loop for each of those."""
     above[:] = 0
     level[:] = 0
@@ -126,7 +126,7 @@ def _compare(row, wanted, above, level):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _search(row, wanted, above, level):  # type: ignore[no-untyped-def]
+def _search(row, wanted, above, level):
     """`_compare` for many wanted scores: sort those, and find by bisection where each score of the row falls."""
     n_wanted = len(wanted)
     order = np.argsort(wanted)
@@ -152,9 +152,7 @@ def _search(row, wanted, above, level):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def place_rows(  # type: ignore[no-untyped-def]
-    scores, n_items, rows, indptr, indices, seen_indptr, seen_indices, above, level
-):  # fmt: skip
+def place_rows(scores, n_items, rows, indptr, indices, seen_indptr, seen_indices, above, level):
     """For each item to place, count the items ranked before it and level with it; seen items come after all others.
 
     `scores` are whole rows. (indptr, indices) is the csr matrix of the items to place, beside whose entries `above` and

@@ -40,7 +40,7 @@ FEW = 0.25  # mean of μ/α of a row up to which its sums are made of 1 − expo
 
 
 def fits(n_components: int, n_clusters: int) -> bool:
-    """Whether these kernels can hold so much in a program."""
+    """Whether one program of these kernels can hold that many components and clusters."""
     return n_components <= MOST_COMPONENTS and n_clusters <= MOST_CLUSTERS
 
 
