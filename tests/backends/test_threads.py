@@ -98,7 +98,7 @@ def test_a_forked_process_has_threads_of_its_own():
     _squares(multiprocessing.SimpleQueue())
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
-    child = context.Process(target=_squares, args=(queue,))
+    child = context.Process(target=_squares, args=(queue,), daemon=True)
     child.start()
     child.join(30)
     assert child.exitcode == 0
