@@ -128,11 +128,20 @@ class Given(NamedTuple):
     ties: Ties | None
 
 
+def check_kind(likelihood: Likelihood) -> None:
+    """Raise ValueError for a likelihood that no kernel knows."""
+    if not isinstance(likelihood, Poisson | NegativeBinomial):
+        raise ValueError(
+            f"the likelihood is of the kind {type(likelihood).__name__!r}, for which there are no fast kernels; "
+            "backend='reference' takes any likelihood"
+        )
+
+
 class Fast:
-    """Base class of the backends with kernels: of these, each infers in its own way."""
+    """Base class of the backends with kernels, which know the Poisson and the negative binomial likelihood alone."""
 
     def infer(self, counts: Counts, given: Given, sum_users: bool) -> Any:
-        """Infer allocations and exposures: `expect`, for a likelihood that there are kernels for."""
+        """Infer allocations and exposures: `expect`, for a likelihood that has kernels."""
         raise NotImplementedError
 
     def expect(
@@ -146,11 +155,7 @@ class Fast:
         sum_users: bool = True,
     ) -> Any:
         """Infer allocations and exposures, Eqs. (update_c) and (update_a), and sum them for each user in one walk."""
-        if not isinstance(likelihood, Poisson | NegativeBinomial):
-            raise ValueError(
-                f"the likelihood is of the kind {type(likelihood).__name__!r}, for which this backend has no kernels; "
-                "backend='reference' takes any likelihood"
-            )
+        check_kind(likelihood)
         return self.infer(counts, Given(users, items, likelihood, ties), sum_users)
 
 

@@ -58,7 +58,7 @@ def hand_out(
     report: Callable[[int], None] | None = None,
     stop: NDArray[np.uint8] | None = None,
 ) -> list[Result]:
-    """Return job(task) for every task, in their order; each is done by whichever thread is free.
+    """Return job(task) for every task, in their order, done by n_threads threads, all cores by default.
 
     After an error or Ctrl-C no task is begun, and those under way are waited for.
 

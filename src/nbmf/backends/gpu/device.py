@@ -16,7 +16,7 @@ import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 
-from nbmf.backends import Fast, FoldJob, Folds, Given, Sums, UserSums
+from nbmf.backends import Fast, FoldJob, Folds, Given, Sums, UserSums, check_kind
 from nbmf.backends.counts import BLOCK_ON_DEVICE, Counts
 from nbmf.backends.gpu import passes as torch_passes
 from nbmf.backends.gpu.arrays import (
@@ -217,6 +217,7 @@ class Gpu(Fast):
 
     def fold(self, job: FoldJob) -> Folds:
         """Fold rows in, the other side's factor held fixed, in batches that bound the memory."""
+        check_kind(job.likelihood)
         prior, shape = job.prior, float(job.prior.shape)
         means, geometric_means = tables(job.factor, self._device)
         own, n_components, passes = means.dtype, means.shape[1], self._passes(means, None)
