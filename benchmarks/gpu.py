@@ -6,6 +6,10 @@ The data are simulated on the device: 1,019,318 users × 384,546 items, 46 milli
 Floors: `once` is every table, index and result moved once at the bandwidth measured here; `gather` is a row of the
 other side brought from memory for every non-zero, as if nothing were in the cache. Every part runs on its own: one that
 fails prints why and the others go on.
+
+That the results are right is tested on the same device; where there is a GPU, these tests run the compiled kernels:
+
+    PYTHONPATH=src python -m pytest tests/backends/test_backends.py tests/backends/test_gpu.py
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from nbmf.backends.cost import Sizes
 from nbmf.backends.counts import Counts
 from nbmf.backends.gpu import device as gpu_module
 from nbmf.backends.gpu import triton as passes
+from nbmf.backends.gpu.arrays import Tiles
 from nbmf.backends.gpu.device import Gpu
 from nbmf.estimators.fold_in import Held, fold_in, fold_in_on
 from nbmf.estimators.ranking import FactorScores, top
@@ -147,8 +152,9 @@ def tune_tiles(W, H, rate):
     """Settings of the exact pass, on a share of the users; milliseconds for all of them."""
     n = 132 * 128 * 2
     rows, α = W[:n].contiguous(), torch.ones(n, device="cuda")
-    exact = passes.torch_passes.expose_tiles(rows[:2048].double(), H.double(), H.double(), α[:2048].double(), None,
-                                             logs=True, sums=True)  # fmt: skip
+    some_tiles = Tiles(rows[:2048], H, H, α[:2048], None)
+    double = Tiles(*(None if table is None else table.double() for table in some_tiles))
+    exact = passes.passes.expose_tiles(double, logs=True, sums=True)
     floor = 4.0 * len(W) * len(H) * K / rate
     print(f"  floor of a side at the bf16 product's rate: {1e3 * floor:.0f} ms")
     options = {
@@ -166,10 +172,10 @@ def tune_tiles(W, H, rate):
             try:
                 times = [
                     seconds(lambda logs=logs, p=precision: passes.expose_tiles(
-                        rows, H, H, α, None, logs=logs, sums=True, precision=p), 3, 1) * len(W) / n
+                        Tiles(rows, H, H, α, None), logs=logs, sums=True, precision=p), 3, 1) * len(W) / n
                     for logs in (True, False)
                 ]  # fmt: skip
-                some = passes.expose_tiles(rows[:2048], H, H, α[:2048], None, logs=True, sums=True, precision=precision)
+                some = passes.expose_tiles(some_tiles, logs=True, sums=True, precision=precision)
                 off = float(((some[0] - exact[0]).abs() / exact[0]).max()), float(some[1] / exact[1] - 1)
                 print(f"  {kind} {settings}: {1e3 * times[0]:.0f} ms, without logarithms {1e3 * times[1]:.0f} ms; "
                       f"sums off by {off[0]:.1e}, logarithms by {off[1]:.1e}", flush=True)  # fmt: skip

@@ -20,7 +20,7 @@ import numpy as np
 import nbmf
 import nbmf.backends.dask
 from nbmf.backends.counts import Counts
-from nbmf.backends.parts import Part
+from nbmf.backends.dask import Part
 
 SETTINGS = {"n_components": 5, "random_state": 0, "max_iter": 12, "tol": 0, "exposure": "tied", "n_clusters": 6}
 

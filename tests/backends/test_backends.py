@@ -282,6 +282,19 @@ def test_clusters_cover_the_items():
     assert list(tie_items(means, 99, np.random.RandomState(0)).labels) == list(range(50))
 
 
+class Foreign:
+    """A likelihood that no kernel knows."""
+
+    concentration = 1.0
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_a_likelihood_without_kernels_is_refused(backend):
+    users, items = posteriors((30, 20), 3, np.float64)
+    with pytest.raises(ValueError, match=r"'Foreign'.*backend='reference' takes any likelihood"):
+        backend.expect(counts_of(small_matrix()), users, items, Foreign(), None)
+
+
 def test_an_unknown_backend_is_named():
     with pytest.raises(ValueError, match="'abacus'"):
         make_backend("abacus")

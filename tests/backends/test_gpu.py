@@ -40,7 +40,7 @@ from nbmf.model.ties import Ties
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'nbmf[gpu]'")
 
 from nbmf.backends.gpu import passes as torch_passes  # noqa: E402
-from nbmf.backends.gpu.arrays import ResidentGamma, cut  # noqa: E402
+from nbmf.backends.gpu.arrays import ResidentGamma, Tiles, cut  # noqa: E402
 from nbmf.backends.gpu.clusters import cluster_rows  # noqa: E402
 from nbmf.backends.gpu.device import Gpu  # noqa: E402
 from nbmf.backends.gpu.fold import CELL_BYTES, CLUSTER_BYTES, TABLES, batches  # noqa: E402
@@ -112,10 +112,44 @@ def test_few_rows_by_stretches_of_columns(by_column, size, monkeypatch):
     monkeypatch.setattr(passes, "SHORTEST", 100)
     assert passes._stretch(5, 300, 128, 128) == 128
     ours, plain = (
-        each.expose_tiles(rows, columns, columns, *α, logs=True, sums=True) for each in (passes, torch_passes)
+        each.expose_tiles(Tiles(rows, columns, columns, *α), logs=True, sums=True) for each in (passes, torch_passes)
     )
     np.testing.assert_allclose(ours[0].cpu(), plain[0].cpu(), rtol=1e-5)
     assert float(ours[1]) == pytest.approx(float(plain[1]), rel=1e-5)
+
+
+def largest_deviation(ours, plain):
+    """Relative to the largest entry of the row."""
+    size = np.maximum(np.abs(plain).max(axis=1, keepdims=True), 1e-30)  # rows without a count have nothing allocated
+    return float(np.max(np.abs(ours.cpu().numpy() - plain) / size))
+
+
+def deviations(backend, shape, n_components, n_clusters):
+    """Of the sums of both sides and of the log-evidence from those of the reference, in single precision."""
+    counts, rng = Counts.of(sp.csr_array(small_matrix(*shape)), np.dtype(np.float32)), np.random.default_rng(1)
+    users, items = (Point(rng.gamma(1, 1, (n, n_components)).astype(np.float32)) for n in shape)
+    ties = Ties(rng.integers(0, n_clusters, shape[1]).astype(np.int32), n_clusters) if n_clusters else None
+    found = []
+    for each in (backend, Reference()):
+        expectation = each.expect(counts, users, items, NegativeBinomial(0.5), ties)
+        sums = [*expectation.user_sums, *each.sum_by_item(counts, expectation, users)]
+        found.append((expectation.log_evidence, sums))
+    (ours, sums), (plain, plain_sums) = found
+    return [abs(ours / plain - 1), *(largest_deviation(a, b) for a, b in zip(sums, plain_sums, strict=True))]
+
+
+@pytest.mark.parametrize("n_components", [2, 33, 64, 100, 130])
+@pytest.mark.parametrize(("shape", "n_clusters"), [((70, 50), 5), ((300, 700), 0), ((20, 9000), 0)])
+@pytest.mark.parametrize("backend", gpus(interpreted=False), ids=str)
+def test_factors_of_any_width(backend, shape, n_clusters, n_components):
+    """Kernels take components, rows and columns in powers of two, and few rows by stretches of columns."""
+    assert max(deviations(backend, shape, n_components, n_clusters)) < 1e-5
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU: these are products of its tensor cores")
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_products_of_fewer_digits(precision):
+    assert max(deviations(Gpu(precision=precision), (70, 50), 9, 0)) < 5e-3
 
 
 @pytest.mark.parametrize("n_clusters", [0, 5])
@@ -395,7 +429,7 @@ def test_a_heavy_row_among_light_ones_keeps_its_digits():
     rows *= 0.05
     rows[7] = torch.tensor([800.0, 0.0, 0.0, 0.0])
     α = torch.ones(len(rows), device=device)
-    found, _ = passes.expose_tiles(rows, columns, columns, α, None, logs=False, sums=True)
-    tables = (rows.double(), columns.double(), columns.double(), α.double(), None)
-    truth, _ = torch_passes.expose_tiles(*tables, logs=False, sums=True)
+    found, _ = passes.expose_tiles(Tiles(rows, columns, columns, α, None), logs=False, sums=True)
+    tiles = Tiles(rows.double(), columns.double(), columns.double(), α.double(), None)
+    truth, _ = torch_passes.expose_tiles(tiles, logs=False, sums=True)
     torch.testing.assert_close(found.double(), truth, rtol=2e-6, atol=0.0)

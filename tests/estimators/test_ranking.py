@@ -104,7 +104,7 @@ def test_report_counts_the_users_and_errors_come_through(n_threads):
     W, H, _, _ = large(np.float32)
     heard = []
     top(FactorScores(W, H), 3, n_threads=n_threads, report=lambda done, total: heard.append((done, total)))
-    assert heard == [(TILE_ROWS, len(W)), (len(W), len(W))] or heard == [(30, len(W)), (len(W), len(W))]
+    assert heard == [(TILE_ROWS, len(W)), (len(W), len(W))]  # whichever block was done first
 
     def refuse(start, rows, left, scores):
         raise RuntimeError("enough")

@@ -349,7 +349,7 @@ def test_a_stop_while_work_is_handed_out_is_prompt(monkeypatch):
 
     monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run(p, 100_000)  # for hours
+        run(p, 100_000, n_threads=2)  # for hours
     assert handed[0].done()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, NamedTuple, Protocol
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from nbmf.backends.counts import Counts
 from nbmf.model.factors import Factor, Gamma, Point, Prior
-from nbmf.model.likelihood import Likelihood
+from nbmf.model.likelihood import Likelihood, NegativeBinomial, Poisson
 from nbmf.model.ties import Ties, tie_items
 
 Array = NDArray[np.floating[Any]]
@@ -86,12 +87,27 @@ class Backend(Protocol):
         """Tie similar items."""
 
 
-class Folds(NamedTuple):
-    """Rows that were folded in.
+class FoldJob(NamedTuple):
+    """Rows of counts to fold in, while `factor`, that of the columns, stays fixed.
 
-    factor : their posterior or points, of the same kind and type as those of the side that stayed
-    steps : how many updates each row took
+    A negative count is an unknown cell; `prior` is that of the rows, whose means begin at `start`. A row is done when
+    an update changes it by less than `tol`, relative to its size, or after `most` updates. `least_sum` bounds the sum
+    of a row's means that sets the rate of its own prior.
     """
+
+    counts: sp.csr_array
+    factor: Factor
+    likelihood: Likelihood
+    prior: Prior
+    ties: Ties | None
+    start: Array
+    least_sum: float
+    tol: float
+    most: int
+
+
+class Folds(NamedTuple):
+    """Rows that were folded in: their factor, of the same kind and type as the fixed one, and their updates."""
 
     factor: Factor
     steps: NDArray[np.int64]
@@ -100,20 +116,8 @@ class Folds(NamedTuple):
 class Device(Protocol):
     """What a GPU does for a fitted model, beside the fit itself."""
 
-    def fold(
-        self,
-        counts: sp.csr_array,
-        factor: Factor,
-        likelihood: Likelihood,
-        prior: Prior,
-        ties: Ties | None,
-        *,
-        start: Array,
-        least_sum: float,
-        tol: float,
-        most: int,
-    ) -> Folds:
-        """Fold rows of counts in, the other side's factor held fixed: `folds.fold_rows`, for many rows at a time."""
+    def fold(self, job: FoldJob) -> Folds:
+        """Fold rows in: `estimators.fold_in.fold_in`, for many rows at a time."""
 
     def best(self, users: Array, items: Array, n: int, exclude: sp.csr_array | None) -> tuple[NDArray[np.intp], Array]:
         """Return the columns and scores of each user's n best items, equal scores in the items' order; −1 is no item.
@@ -122,8 +126,62 @@ class Device(Protocol):
         """
 
 
+class Given(NamedTuple):
+    """What allocations and exposures are inferred from."""
+
+    users: Factor
+    items: Factor
+    likelihood: Likelihood
+    ties: Ties | None
+
+
+def check_kind(likelihood: Likelihood) -> None:
+    """Raise ValueError for a likelihood that no kernel knows."""
+    if not isinstance(likelihood, Poisson | NegativeBinomial):
+        raise ValueError(
+            f"the likelihood is of the kind {type(likelihood).__name__!r}, for which there are no fast kernels; "
+            "backend='reference' takes any likelihood"
+        )
+
+
+class Fast:
+    """Base class of the backends with kernels, which know the Poisson and the negative binomial likelihood alone."""
+
+    def infer(self, counts: Counts, given: Given, sum_users: bool) -> Any:
+        """Infer allocations and exposures: `expect`, for a likelihood that has kernels."""
+        raise NotImplementedError
+
+    def expect(
+        self,
+        counts: Counts,
+        users: Factor,
+        items: Factor,
+        likelihood: Likelihood,
+        ties: Ties | None,
+        *,
+        sum_users: bool = True,
+    ) -> Any:
+        """Infer allocations and exposures, Eqs. (update_c) and (update_a), and sum them for each user in one walk."""
+        check_kind(likelihood)
+        return self.infer(counts, Given(users, items, likelihood, ties), sum_users)
+
+
+@dataclass(frozen=True)
+class UserSums:
+    """Base class of expectations that may come without the users' sums."""
+
+    sums: Sums | None
+
+    @property
+    def user_sums(self) -> Sums:
+        """The sums of Eq. (update_w)."""
+        if self.sums is None:
+            raise ValueError("the users' sums were not asked for: expect(..., sum_users=True) makes them")
+        return self.sums
+
+
 class OnHost:
-    """What backends with NumPy's arrays share."""
+    """Base class of the backends whose factors are NumPy arrays."""
 
     def quotient(self, factor: Factor, sums: Sums) -> Point:
         """Return allocated / exposed, which is the old value times the ratio of sums that the paper prints.
@@ -139,22 +197,22 @@ class OnHost:
 
 
 PAYS_ON_A_GPU = 5e7
-"""Products a sweep (non-zeros × K, or cells × K for exact exposures) from which copying to a GPU and back pays."""
+"""Products per sweep (non-zeros × K, or cells × K for exact exposures) from which copying to a GPU and back pays."""
 
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-"""What Linux, where alone there is Triton, has of NVIDIA's, of Windows's host, of AMD's."""
+"""Device files of NVIDIA, of Windows' Linux subsystem and of AMD, on Linux, where alone there is Triton."""
 
 PAYS_ALONE = 5e10
-"""Products from which starting a GPU pays for folding in or ranking once: about a second's work of two cores."""
+"""Products from which starting a GPU pays for folding in or ranking once: about a second of work for two cores."""
 FEW_ROWS = 16
-"""Fewer rows than these are folded in and ranked by the CPU: it is done before a device has the items."""
+"""Fewer rows than this are folded in and ranked by the CPU, which is done before a device has the items."""
 
 
 def make_backend(name: str, n_threads: int | None = None, work: float = 0.0) -> Backend:
-    """Return the backend of that name; "auto" is the fastest for so many products a sweep that runs here.
+    """Return the backend of that name; "auto" is the fastest one here for `work` products per sweep.
 
-    "gpu" without a GPU runs by PyTorch on the CPU, for trying out, and warns; "gpu-bf16" has the fastest exact pass, in
-    half the digits (docs/scale.md).
+    "gpu" without a GPU runs by PyTorch on the CPU, for trying out, and warns; "gpu-bf16" has the fastest exact pass,
+    with half the digits (docs/scale.md).
     """
     if name in ("gpu", "gpu-bf16"):
         return _make_gpu("bf16" if name == "gpu-bf16" else "float32")
@@ -171,10 +229,10 @@ def make_backend(name: str, n_threads: int | None = None, work: float = 0.0) -> 
 
 
 def find_device(name: str, work: float, n_rows: int) -> Device | None:
-    """Return the GPU that should fold in or rank so many rows; None: the CPU should.
+    """Return the GPU that should fold in or rank n_rows rows, or None if the CPU should.
 
-    That is where there is no GPU, for a few rows, whose work takes less than copying the items does, and with "auto"
-    for less than PAYS_ALONE products.
+    The CPU does so where there is no GPU, for a few rows, whose work takes less time than copying the items, and with
+    "auto" for fewer than PAYS_ALONE products.
     """
     asked = name in ("gpu", "gpu-bf16") or (name == "auto" and work >= PAYS_ALONE)
     if not asked or n_rows < FEW_ROWS or not _has_gpu():
@@ -187,7 +245,7 @@ def find_device(name: str, work: float, n_rows: int) -> Device | None:
 def _has_gpu() -> bool:
     """Whether PyTorch and Triton are installed and find a GPU.
 
-    Importing them takes a second or two and 200 MB, so without a device of the kind nobody asks them.
+    Importing them takes a second or two and 200 MB, so they are asked only where there is a device file.
     """
     if find_spec("torch") is None or find_spec("triton") is None or not any(map(os.path.exists, GPU_DEVICES)):
         return False

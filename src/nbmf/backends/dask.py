@@ -1,9 +1,9 @@
-"""Fits on several machines, by dask.distributed: users are cut into parts, and what sums over users adds over parts.
+"""Fits on several machines, by dask.distributed: users are cut into parts, and sums over users are added over parts.
 
-Distribution is one more backend around the one of a single machine: the algorithms, the loop and the checkpoints are
-the same and run here. A worker gets its part of the counts from the file, and the factors from here in every sweep;
-what it finds is added up in the order of the parts. So no worker holds anything that cannot be had again: one that is
-killed is replaced, its tasks are done anew, and the result is the same to the bit.
+Distribution is one more backend, around that of a single machine: the algorithms, the loop and the checkpoints are the
+same and run here. A worker reads its part of the counts from the file and gets the factors from here in every sweep;
+what it finds is added up in the order of the parts. So no worker holds anything that cannot be made again: one that is
+killed is replaced, its tasks are repeated, and the result is the same to the bit.
 """
 
 from __future__ import annotations
@@ -16,34 +16,39 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib import import_module
+from itertools import pairwise
 from numbers import Integral
-from typing import Any, TypeVar
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.backends import OnHost, Sums
+from nbmf.backends import Fast, Given, OnHost, Sums, UserSums
 from nbmf.backends.cost import Sizes
 from nbmf.backends.counts import Counts, take_unknown
 from nbmf.backends.cpu.passes import Cpu, SparseExpectation
-from nbmf.backends.parts import Part, cut_users
+from nbmf.backends.slopes import Pair
+from nbmf.backends.threads import cut_evenly
 from nbmf.data.interactions import Interactions
 from nbmf.model.factors import Factor, Gamma, Point, Prior
-from nbmf.model.likelihood import Likelihood
+from nbmf.model.likelihood import Likelihood, NegativeBinomial
 from nbmf.model.ties import Ties
-from nbmf.storage.container import Path
-from nbmf.storage.counts import is_counts_file, open_counts, store_counts
+from nbmf.storage.container import MissingStorageError, Path, StorageError, seal
+from nbmf.storage.counts import counts_of_users, is_counts_file, open_counts, store_counts
 
 Array = NDArray[np.floating[Any]]
 Client = Any  # a distributed.Client; dask is optional
 Future = Any
 Model = TypeVar("Model", bound=Any)
 
-ADDED_AT_ONCE = 4  # sums over parts
-PATIENCE = 30  # seconds without any worker
+_REPORT = attrgetter("sums", "log_evidence")  # what comes back of an expectation
+ADDED_AT_ONCE = 4  # parts whose sums are added by one task
+PATIENCE = 30  # seconds to wait while there is no worker
 # Ctrl-C reaches all processes of a terminal; the driver keeps the last sweep and ends the workers
 DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
-ALLOWED_DEATHS = 2  # of workers that run a task, before it is held to be the cause
+ALLOWED_DEATHS = 2  # of workers that run a task, before it is taken for the cause
 
 
 class WorkersKilledError(RuntimeError):
@@ -61,26 +66,30 @@ def fit(
     memory_limit: int | str = "2GB",
     **options: Any,
 ) -> Model:
-    """Fit a model on the workers of a dask cluster.
+    """Fit a model on the workers of a dask cluster, and return it.
 
-    Without a client it starts processes, so a script must have it below `if __name__ == "__main__":`.
+    Without a client it starts processes, so a script must have it below `if __name__ == "__main__":`. Checkpoints are
+    written here, so a fit whose workers are all gone can be resumed.
 
     Parameters
     ----------
-    model : an estimator, such as NBMF(…)
-    source : a file that `nbmf.store_counts` has written; or whatever that can read, a folder of parquet parts among it;
-        or a dask data frame of such rows, whose columns are recognised by their names
-    client : of the cluster to use; by default one with `n_workers` processes on this machine, for this fit alone
-    n_parts : how many parts the users are cut into; by default one for two million counts, for more where there are
-        many items, and two at least. With the same parts, any number of workers gives the same result to the bit. A
-        worker does as many parts at a time as it has threads; the model's `n_threads` is for each of them, 1 by default
-    folder : where the compact file goes if there is none yet; the workers of every machine must see it under this name
-    memory_limit : what reading may take here
-    options : of `fit`: unknown, callbacks, stopping, checkpoint, checkpoint_every, resume
-
-    Returns
-    -------
-    the model, fitted. Checkpoints are written here, so a fit whose workers are all gone can be resumed.
+    model : estimator
+        NBMF(…) or PoissonMF(…).
+    source : path or dask data frame
+        A file that `nbmf.store_counts` has written, or anything that it can read, such as a folder of parquet parts; or
+        a dask data frame of such rows, whose columns are recognised by their names.
+    client : distributed.Client, optional
+        Of the cluster to use; by default one with `n_workers` processes on this machine, for this fit alone.
+    n_parts : int, optional
+        Number of parts that the users are cut into; by default one per two million counts, or per more where there are
+        many items, and at least two. With the same parts, any number of workers gives the same result to the bit. A
+        worker does as many parts at a time as it has threads, each with the model's `n_threads`, 1 by default.
+    folder : path, optional
+        Where the compact file goes if there is none yet; the workers of every machine must see it under this name.
+    memory_limit : int or str
+        Most memory that reading may take here.
+    **options
+        Of `fit`: unknown, callbacks, stopping, checkpoint, checkpoint_every, resume.
     """
     _check(model, n_workers, n_parts)
     with ExitStack() as stack:
@@ -112,87 +121,113 @@ def _check(model: Any, n_workers: int, n_parts: int | None) -> None:
 
 
 @dataclass(frozen=True)
-class Share:
+class Part:
+    """The counts of users `start` to `stop` of a file, as one worker reads them.
+
+    `seal` is the checksum in the file's header, which shows whether it is still the same file.
+    """
+
+    number: int
+    path: str
+    seal: str | None
+    start: int
+    stop: int
+    dtype: np.dtype[Any]
+    binarize: bool
+    unknown: sp.csr_array | None = field(repr=False)
+
+    def load(self) -> Counts:
+        """Read the counts; on a worker."""
+        if not os.path.exists(self.path):
+            raise MissingStorageError(
+                f"{self.path}: a worker finds no such file; put it where every machine sees it under this name "
+                "(folder=…)"
+            )
+        if seal(self.path) != self.seal:
+            raise StorageError(f"{self.path}: was replaced since the fit began; start the fit anew")
+        matrix = counts_of_users(self.path, self.start, self.stop)
+        if self.binarize:
+            matrix = sp.csr_array((np.ones_like(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
+        return Counts.of(matrix, self.dtype, self.unknown)
+
+    def given(self, users: Factor, likelihood: Likelihood) -> tuple[Means, Likelihood]:
+        """Return what of the users' factor and of the likelihood belongs to this part."""
+        rows, α = slice(self.start, self.stop), likelihood.concentration
+        if isinstance(α, np.ndarray) and len(α) > 1:
+            likelihood = NegativeBinomial(α[rows])
+        return Means.of(users, rows), likelihood
+
+    def __str__(self) -> str:
+        return f"part {self.number} (users {self.start:,} to {self.stop:,} of {self.path})"
+
+
+def cut_users(
+    path: Path,
+    matrix: sp.csr_array,
+    n_parts: int,
+    dtype: np.dtype[Any],
+    binarize: bool = False,
+    unknown: sp.csr_array | None = None,
+) -> list[Part]:
+    """Cut the users into parts of about equal numbers of counts."""
+    n_users = matrix.shape[0]
+    bounds = cut_evenly(matrix.indptr + np.arange(n_users + 1, dtype=np.int64), min(n_parts, n_users))
+    name = os.path.abspath(os.fsdecode(path))
+    mark = seal(name)
+    return [
+        Part(n, name, mark, start, stop, dtype, binarize, None if unknown is None else unknown[start:stop])
+        for n, (start, stop) in enumerate(pairwise(bounds))
+    ]
+
+
+class Means(NamedTuple):
     """A factor, or some of its rows, on its way to a worker: what the passes read of it."""
 
     mean: Array
     geometric_mean: Array
 
     @classmethod
-    def of(cls, factor: Factor, rows: slice = slice(None)) -> Share:
+    def of(cls, factor: Factor, rows: slice = slice(None)) -> Means:
         """Take some rows of a factor."""
         mean = factor.mean[rows]
         return cls(mean, mean if isinstance(factor, Point) else factor.geometric_mean[rows])
 
-    def aligned(self) -> Share:
+    def aligned(self) -> Any:
         """Copy what came over the network to where arrays begin: the bits of matrix products may depend on it."""
         mean = np.array(self.mean)
-        return Share(mean, mean if self.geometric_mean is self.mean else np.array(self.geometric_mean))
-
-    @property
-    def total(self) -> float:
-        """Σ⟨x⟩ over all entries."""
-        return float(self.mean.sum(dtype=np.float64))
-
-    @property
-    def dimensions(self) -> tuple[int, int]:
-        """Rows and K."""
-        n_rows, n_components = self.mean.shape
-        return n_rows, n_components
-
-    def on_host(self) -> Share:
-        """Return itself."""
-        return self
+        return Means(mean, mean if self.geometric_mean is self.mean else np.array(self.geometric_mean))
 
 
-@dataclass(frozen=True)
-class SpreadExpectation:
-    """Allocations and exposures that stay with the workers, each with its part; and what came back of them."""
+@dataclass(frozen=True, kw_only=True)
+class SpreadExpectation(UserSums):
+    """Allocations and exposures that stay with the workers, one per part, and what came back of them."""
 
     found: tuple[Future, ...]
-    sums: Sums | None
     log_evidence: float
-
-    @property
-    def user_sums(self) -> Sums:
-        """The sums over each user's cells, of all parts."""
-        if self.sums is None:
-            raise ValueError("the users' sums were not asked for: expect(..., sum_users=True) makes them")
-        return self.sums
 
 
 @dataclass(frozen=True)
-class Cluster(OnHost):
-    """The passes on the workers of a cluster, a part of the users each; posteriors are updated here."""
+class Cluster(OnHost, Fast):
+    """The passes on the workers of a cluster, one part of the users each; posteriors are updated here."""
 
     client: Client = field(repr=False)
     parts: tuple[Part, ...]
     passes: Cpu = field(default_factory=partial(Cpu, 1), repr=False)  # what a worker does a part with
 
-    def expect(
-        self,
-        counts: Counts,
-        users: Factor,
-        items: Factor,
-        likelihood: Likelihood,
-        ties: Ties | None,
-        *,
-        sum_users: bool = True,
-    ) -> SpreadExpectation:
+    def infer(self, counts: Counts, given: Given, sum_users: bool) -> SpreadExpectation:
         """Infer allocations and exposures of every part."""
-        shared = self._send((Share.of(items), ties))
+        shared = self._send((Means.of(given.items), given.ties))
         found = []
         for part, data in zip(self.parts, self._counts, strict=True):
-            mine = self._send(Share.of(users, slice(part.start, part.stop)))
-            law = part.law(likelihood)
-            found.append(self._submit("expect", part, _expect, self.passes, data, mine, shared, law, sum_users))
-        reports = [
-            self._submit("report", *pair) for pair in zip(self.parts, [_report] * len(found), found, strict=True)
-        ]
+            users, likelihood = part.given(given.users, given.likelihood)
+            mine = (self._send(users), shared, likelihood)
+            found.append(self._submit("expect", part, _infer, self.passes, data, *mine, sum_users))
+        reports = [self._submit("report", part, _REPORT, each) for part, each in zip(self.parts, found, strict=True)]
         gathered: list[tuple[Sums | None, float]] = self._gather(reports)
         log_evidence = float(sum(log for _, log in gathered))
         sums = [sums for sums, _ in gathered if sums is not None]
-        return SpreadExpectation(tuple(found), _stacked(sums) if sum_users else None, log_evidence)
+        stacked = _stacked(sums) if sum_users else None
+        return SpreadExpectation(found=tuple(found), sums=stacked, log_evidence=log_evidence)
 
     def sum_by_item(self, counts: Counts, expectation: SpreadExpectation, users: Factor) -> Sums:
         """Sum the same allocations and exposures for each item, in the order of the parts."""
@@ -203,38 +238,31 @@ class Cluster(OnHost):
         (total,) = self._gather([self._reduced(tasks)])
         return Sums(*(values.astype(users.mean.dtype) for values in total))
 
-    def slopes(
-        self, counts: Counts, expectation: SpreadExpectation, group: str
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def slopes(self, counts: Counts, expectation: SpreadExpectation, group: str) -> Pair:
         """∂/∂α and ∂²/∂α² of the log-evidence: those of users one part after another, others added up."""
-        tasks = [
-            self._submit("slopes", part, _slopes, self.passes, data, found, group)
-            for part, data, found in zip(self.parts, self._counts, expectation.found, strict=True)
-        ]
+        tasks = []
+        for part, data, found in zip(self.parts, self._counts, expectation.found, strict=True):
+            tasks.append(self._submit("slopes", part, self.passes.slopes, data, found, group))
         join = np.concatenate if group == "user" else partial(np.sum, axis=0)
         slope, curvature = (join(values) for values in zip(*self._gather(tasks), strict=True))
         return slope, curvature
 
     def conditional(self, prior: Prior, sums: Sums) -> Gamma:
         """Return the posterior and its moments, made here."""
-        return self._local.conditional(prior, sums)
+        return Cpu().conditional(prior, sums)
 
     def forget(self) -> None:
-        """Let the workers go of the counts."""
+        """Release the counts on the workers."""
         self.__dict__.pop("_counts", None)
 
     @cached_property
-    def _local(self) -> Cpu:
-        return Cpu()
-
-    @cached_property
     def _counts(self) -> list[Future]:
-        return [self._submit("load", part, _load, part) for part in self.parts]
+        return [self._submit("load", part, part.load) for part in self.parts]
 
     def _reduced(self, sums: Sequence[Future]) -> Future:
-        """Add up the sums of all parts on the workers, some neighbours at a time: here only the total arrives.
+        """Add up the sums of all parts on the workers, some neighbours at a time, so that only the total arrives here.
 
-        Which are added to which depends on nothing but their number, so the bits do not either.
+        The order depends on nothing but the number of parts, so the bits do not either.
         """
         parts = self.parts
         while len(sums) > 1:
@@ -248,12 +276,12 @@ class Cluster(OnHost):
         return self.client.submit(function, *arguments, key=key, pure=False)
 
     def _send(self, value: Any) -> Future:
-        """Hand a value to whichever workers need it: as a task that returns it, so that no worker takes it along."""
+        """Send a value to whichever workers need it, as a task that returns it, so that it outlives any worker."""
         with import_module("dask").config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
             return self.client.submit(_same, value, key=f"nbmf-send-{os.urandom(8).hex()}", pure=False)
 
     def _gather(self, tasks: Sequence[Future]) -> list[Any]:
-        """Return what the tasks of all parts give, in their order."""
+        """Return the results of the tasks, in their order."""
         distributed: Any = import_module("distributed")
         try:
             self._wait(tasks)
@@ -269,7 +297,7 @@ class Cluster(OnHost):
         return found
 
     def _wait(self, tasks: Sequence[Future]) -> None:
-        """Wait for the tasks, as long as there is somebody to do them."""
+        """Wait for the tasks as long as there are workers to do them."""
         distributed: Any = import_module("distributed")
         alone = 0
         while alone < PATIENCE:
@@ -279,7 +307,7 @@ class Cluster(OnHost):
             except TimeoutError:
                 alone = 0 if self.client.ncores() else alone + 1
         raise WorkersKilledError(
-            f"no worker has been there for {PATIENCE} seconds; start some, and resume from a checkpoint if there is one"
+            f"there has been no worker for {PATIENCE} seconds; start some, and resume from a checkpoint if there is one"
         )
 
 
@@ -287,31 +315,19 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _load(part: Part) -> Counts:
-    return part.load()
-
-
-def _expect(
-    passes: Cpu, counts: Counts, users: Share, shared: tuple[Share, Ties | None], law: Likelihood, sum_users: bool
+def _infer(
+    passes: Cpu, counts: Counts, users: Means, shared: tuple[Means, Ties | None], likelihood: Likelihood, sums: bool
 ) -> SparseExpectation:
     items, ties = shared
-    return passes.expect(counts, users.aligned(), items.aligned(), law, ties, sum_users=sum_users)
-
-
-def _report(found: SparseExpectation) -> tuple[Sums | None, float]:
-    return found.sums, found.log_evidence
+    return passes.infer(counts, Given(users.aligned(), items.aligned(), likelihood, ties), sums)
 
 
 def _sum_items(passes: Cpu, counts: Counts, found: SparseExpectation, users: Point) -> Sums:
     return passes.sum_by_item(counts, found, Point(np.array(users.value)))
 
 
-def _slopes(passes: Cpu, counts: Counts, found: SparseExpectation, group: str) -> tuple[Array, Array]:
-    return passes.slopes(counts, found, group)
-
-
 def _added(first: Sums, *others: Sums) -> Sums:
-    """Add up, in the order of the parts and in double precision."""
+    """Add up sums in the order of the parts, in double precision."""
     allocated, exposed = (values.astype(np.float64) for values in first)
     for part in others:
         allocated += part.allocated
@@ -320,44 +336,35 @@ def _added(first: Sums, *others: Sums) -> Sums:
 
 
 def _stacked(sums: Sequence[Sums]) -> Sums:
-    """The rows of all parts, one after another; where all rows of a law agree, there is one row."""
-    agree = all(len(part.exposed) == 1 < len(part.allocated) for part in sums)
-    exposed = sums[0].exposed if agree else np.concatenate([
-        np.broadcast_to(part.exposed, part.allocated.shape) for part in sums
-    ])  # fmt: skip
-    return Sums(np.concatenate([part.allocated for part in sums]), exposed)
+    """Return the rows of all parts one after another, or one row of exposures where all rows agree."""
+    allocated, exposed = np.concatenate([part.allocated for part in sums]), sums[0].exposed
+    if not all(len(part.exposed) == 1 < len(part.allocated) for part in sums):
+        exposed = np.concatenate([np.broadcast_to(part.exposed, part.allocated.shape) for part in sums])
+    return Sums(allocated, exposed)
 
 
 @contextmanager
 def local_cluster(n_workers: int) -> Iterator[Any]:
-    """Processes on this machine, each replaced when it dies."""
+    """Start processes on this machine, each of which is replaced when it dies."""
     try:
         dask, distributed = import_module("dask"), import_module("distributed")
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("several workers need dask: pip install 'nbmf[dask]'") from error
-    settings = {
-        "distributed.scheduler.allowed-failures": ALLOWED_DEATHS,
-        # so long after a death dask gives a worker up for good if, by chance, it is just being replaced again
-        "distributed.deploy.lost-worker-timeout": "1 day",
-    }
+    settings: dict[str, Any] = {"distributed.scheduler.allowed-failures": ALLOWED_DEATHS}
+    # dask gives a worker up for good this long after a death if by chance it is just being replaced again
+    settings["distributed.deploy.lost-worker-timeout"] = "1 day"
+    options = {"threads_per_worker": 1, "processes": True, "dashboard_address": None, "preload": [DEAF]}
     anywhere = {"dashboard_address": "127.0.0.1:0"}  # dask's usual port is taken when another fit runs
     with (
         dask.config.set(settings),
-        distributed.LocalCluster(
-            n_workers=n_workers,
-            threads_per_worker=1,
-            processes=True,
-            dashboard_address=None,
-            scheduler_kwargs=anywhere,
-            preload=[DEAF],
-        ) as cluster,
+        distributed.LocalCluster(n_workers=n_workers, scheduler_kwargs=anywhere, **options) as cluster,
     ):
         yield cluster
 
 
 @contextmanager
 def _connected(client: Client | None, n_workers: int) -> Iterator[Client]:
-    """The given client, or one of a cluster of processes that lives as long as the fit."""
+    """Yield the given client, or one of a cluster of processes that lives as long as the fit."""
     if client is not None:
         yield client
         return
@@ -367,11 +374,11 @@ def _connected(client: Client | None, n_workers: int) -> Iterator[Client]:
 
 @contextmanager
 def _compact(source: Any, folder: Path | None, memory_limit: int | str, client: Client | None) -> Iterator[Path]:
-    """The path of a compact file of the counts, made for the fit if there is none yet."""
+    """Yield the path of a compact file of the counts, made for the fit if there is none yet."""
     if isinstance(source, Interactions):
         raise TypeError(
-            "workers read a file, and Interactions are none: give the path that nbmf.store_counts wrote, or what they "
-            "were read from"
+            "workers read a file, and Interactions are in memory: give the path that nbmf.store_counts wrote, or what "
+            "they were read from"
         )
     if isinstance(source, str | os.PathLike) and is_counts_file(source):
         yield source
@@ -385,7 +392,7 @@ def _compact(source: Any, folder: Path | None, memory_limit: int | str, client: 
 
 
 def _parts_of(collection: Any, place: str, client: Client | None) -> str:
-    """Write a dask data frame to a folder of parquet parts, by the cluster that is there."""
+    """Have the cluster write a dask data frame to a folder of parquet parts."""
     if not hasattr(collection, "to_parquet"):
         raise TypeError(f"cannot read interactions from dask's {type(collection).__name__}; make it a dask data frame")
     with nullcontext() if client is None else client.as_current():

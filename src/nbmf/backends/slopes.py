@@ -1,9 +1,13 @@
-"""Slope and curvature of the log-evidence in α, by which a concentration is learned: NumPy, some users at a time."""
+"""Slope and curvature of the log-evidence in α, by which a concentration is learned.
+
+The formulas are written over an array library, NumPy (`NUMPY`) or torch; each backend adds them up in its own way.
+Everything is in double precision.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,85 +15,78 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.special import digamma, polygamma
 
-from nbmf.model.likelihood import Likelihood
+from nbmf.backends.threads import cut_evenly
 from nbmf.model.ties import Ties
 
-Array = NDArray[np.floating[Any]]
-Pair = tuple[NDArray[np.float64], NDArray[np.float64]]
+Array = Any  # of the library in question
+Pair = tuple[Array, Array]
+Concentrations = tuple[Array, Array | None]
 
-BLOCK_WORK = 1 << 18  # stored cells, and shared exposures, for which there are some ten arrays of doubles at a time
+BLOCK_WORK = 1 << 18  # stored cells and shared exposures per block, for which there are some ten arrays of doubles
+SHAPES = {"all": (), "user": (-1, 1), "item": (1, -1)}  # of the sums, by the cells that belong together
+NUMPY = SimpleNamespace(where=np.where, log=np.log, digamma=digamma, polygamma=polygamma)
+
+
+def of_stored(y: Array, excess: Array, α: Array, shared: Array | None, library: Any) -> Pair:
+    """Return ∂/∂α and ∂²/∂α² of the log-evidence of stored cells; a negative y is an unknown cell.
+
+    If exact (`shared` is None) they are what a cell adds to that of a count of 0, which is summed by tiles: `excess` is
+    y/(α+μ) of a count, and −α/(α+μ) of an unknown cell, which takes off what was added for it. If tied they are those
+    of the counts alone, `shared` being the cell's A_uc, which `excess` adds up to ⟨a⟩ with.
+    """
+    where, known = library.where, y > 0
+    if shared is None:
+        e = where(known, 1.0, -excess)
+        slope = where(known, -excess, -(library.log(e) + 1 - e))
+        curvature = where(known, excess**2 / where(known, y, 1.0), -((1 - e) ** 2) / α)
+    else:
+        a = where(known, excess + shared, 1.0)
+        denominator = where(known, (α + y) / a, 1.0)  # α + μ
+        slope = where(known, 1 - a - library.log(denominator / α), 0.0)
+        curvature = where(known, (denominator - α) / (α * denominator) - (1 - a) / denominator, 0.0)
+    higher = α + where(known, y, 0.0)
+    # and those of ln Γ(α + y) − ln Γ(α)
+    slope = slope + library.digamma(higher) - library.digamma(α)
+    return slope, curvature + library.polygamma(1, higher) - library.polygamma(1, α)
+
+
+def of_unseen(unseen: Array, n_unseen: Array, α: Array, library: Any) -> Pair:
+    """Return the sums over each user's unseen cells, n_unseen in each cluster, which share A_uc = `unseen`."""
+    A = library.where(n_unseen > 0, unseen, 1.0)
+    slope, curvature = n_unseen * (library.log(A) + 1 - A), n_unseen * (1 - A) ** 2
+    return slope.sum(axis=1), curvature.sum(axis=1) / α
 
 
 def sum_slopes(
     counts: sp.csr_array,
-    law: Likelihood,
-    ties: Ties | None,
-    excess: Array,
-    unseen: Array | None,
+    excess: NDArray[Any],
+    concentrations: Concentrations,
+    tied: tuple[Ties, NDArray[Any]] | None,
     group: str,
 ) -> NDArray[np.float64]:
-    """∂/∂α above ∂²/∂α² of the log-evidence, for "all" cells, each "user" or each "item".
+    """Return ∂/∂α above ∂²/∂α² for "all" cells, each "user" or each "item": by NumPy, some users at a time.
 
-    `excess` and `unseen` are those of `cpu.SparseExpectation`. If exact, only what stored cells differ by from cells
-    with a count of 0: those are summed by tiles.
+    tied : the ties and A_uc; None for exact exposures, whose cells with a count of 0 are summed elsewhere.
     """
-    n_users, n_items = counts.shape
+    (n_users, n_items), (by_user, by_item) = counts.shape, concentrations
     sums = np.zeros((2, {"all": 1, "user": n_users, "item": n_items}[group]))
-    for start, stop in _blocks(counts.indptr, 0 if unseen is None else unseen.shape[1]):
+    n_clusters = 0 if tied is None else tied[0].n_clusters
+    work = counts.indptr + n_clusters * np.arange(n_users + 1, dtype=np.int64)
+    for start, stop in pairwise(cut_evenly(work, max(1, int(work[-1]) // BLOCK_WORK))):
         cells = slice(counts.indptr[start], counts.indptr[stop])
         rows = np.repeat(np.arange(start, stop), np.diff(counts.indptr[start : stop + 1]))
-        columns, y, more = counts.indices[cells], counts.data[cells].astype(np.float64), excess[cells].astype(float)
-        α = np.broadcast_to(np.asarray(law.at(rows, columns).concentration, np.float64), len(rows))
-        if ties is None or unseen is None:
-            found = _of_stored_exact(y, more, α)
-        else:
-            found = _of_stored_tied(y, more + unseen[rows, ties.labels[columns]], α)
-            of_users = np.broadcast_to(np.asarray(law.concentration, np.float64), (n_users, 1))[start:stop, 0]
-            places = (rows - start) * ties.n_clusters + ties.labels[columns]
-            of_unseen = _of_unseen_tied(unseen[start:stop], places, ties, of_users)
+        columns, shared = counts.indices[cells], None
+        if tied is not None:
+            labels, unseen = tied[0].labels, tied[1][start:stop].astype(np.float64)
+            shared = unseen[rows - start, labels[columns]]
+            n_stored = np.bincount((rows - start) * n_clusters + labels[columns], minlength=unseen.size)
+            n_unseen = np.bincount(labels, minlength=n_clusters) - n_stored.reshape(unseen.shape)
+            found = of_unseen(unseen, n_unseen, by_user[start:stop], NUMPY)
             sums[:, slice(None) if group == "all" else slice(start, stop)] += (
-                np.sum(of_unseen, axis=1, keepdims=True) if group == "all" else of_unseen
+                np.sum(found, axis=1, keepdims=True) if group == "all" else found
             )
+        α = by_user[rows] if by_item is None else by_item[columns]
+        values = counts.data[cells].astype(np.float64), excess[cells].astype(np.float64)
         groups = {"all": np.zeros_like(rows), "user": rows, "item": columns}[group]
-        sums += [np.bincount(groups, values, sums.shape[1]) for values in found]
+        sums += [np.bincount(groups, each, sums.shape[1]) for each in of_stored(*values, α, shared, NUMPY)]
     return sums
-
-
-def _blocks(indptr: NDArray[Any], n_clusters: int) -> Iterator[tuple[int, int]]:
-    """Cut the users into stretches of about equal work."""
-    work = indptr + n_clusters * np.arange(len(indptr), dtype=np.int64)
-    n_blocks = max(1, int(work[-1]) // BLOCK_WORK)
-    yield from pairwise(np.unique(np.searchsorted(work, np.linspace(0, work[-1], n_blocks + 1))).tolist())
-
-
-def _of_stored_exact(y: Array, excess: Array, α: Array) -> Pair:
-    """`excess` is y/(α+μ) of a count; of an unknown cell it is −α/(α+μ), and all that was added for it goes."""
-    known = y > 0
-    e = np.where(known, 1.0, -excess)
-    slope = np.where(known, -excess, -(np.log(e) + 1 - e))
-    curvature = np.where(known, excess**2 / np.where(known, y, 1.0), -((1 - e) ** 2) / α)
-    return _with_base(slope, curvature, np.where(known, y, 0.0), α)
-
-
-def _of_stored_tied(y: Array, exposure: Array, α: Array) -> Pair:
-    """Those of counts, ⟨a⟩ being `exposure`; unknown cells have none."""
-    known = y > 0
-    a = np.where(known, exposure, 1.0)
-    denominator = np.where(known, (α + y) / a, 1.0)  # α + μ
-    slope = np.where(known, 1 - a - np.log(denominator / α), 0.0)
-    curvature = np.where(known, (denominator - α) / (α * denominator) - (1 - a) / denominator, 0.0)
-    return _with_base(slope, curvature, np.where(known, y, 0.0), α)
-
-
-def _with_base(slope: Array, curvature: Array, y: Array, α: Array) -> Pair:
-    """Add those of ln Γ(α + y) − ln Γ(α)."""
-    return slope + digamma(α + y) - digamma(α), curvature + polygamma(1, α + y) - polygamma(1, α)
-
-
-def _of_unseen_tied(unseen: Array, stored: NDArray[Any], ties: Ties, α: Array) -> Pair:
-    """Sums over each user's unseen cells, which share A_uc; `stored` are the places of the others in that table."""
-    sizes = np.bincount(ties.labels, minlength=ties.n_clusters)
-    n_unseen = sizes - np.bincount(stored, minlength=unseen.size).reshape(unseen.shape)
-    A = np.where(n_unseen > 0, unseen, 1.0).astype(np.float64)
-    slope, curvature = n_unseen * (np.log(A) + 1 - A), n_unseen * (1 - A) ** 2
-    return slope.sum(axis=1), curvature.sum(axis=1) / α

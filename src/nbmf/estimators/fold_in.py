@@ -18,7 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.backends import Device, Folds, Sums, find_device
+from nbmf.backends import Device, FoldJob, Folds, Sums, find_device
 from nbmf.backends.counts import Counts
 from nbmf.backends.cpu.fold import fold_rows
 from nbmf.backends.cpu.passes import Cpu
@@ -172,7 +172,7 @@ def fold_on(
     fixed = (side.factor, side.likelihood, side.prior, side.ties)
     least = stopping_tolerance(until.tol, side.factor.mean.dtype)
     begin = _start(counts, side, start)
-    return device.fold(counts, *fixed, start=begin, least_sum=LEAST_SUM, tol=least, most=until.most)
+    return device.fold(FoldJob(counts, *fixed, start=begin, least_sum=LEAST_SUM, tol=least, most=until.most))
 
 
 def fold_plainly(counts: sp.csr_array, side: FixedSide, until: Steps, *, start: Array | None = None) -> Folds:

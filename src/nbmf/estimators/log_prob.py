@@ -1,7 +1,7 @@
-"""How probable counts are to a law of counts with given intensities, summed over whole rows of cells.
+"""Log-probabilities of counts under a likelihood with given intensities, summed over whole rows of cells.
 
-The cells of a row are all but those that the row of `seen` stores. Each has the probability of a count of 0, but for
-those that have a count; so a pass over all intensities, in blocks of rows, and one over the counts give the sum.
+The cells of a row are all but those of the train counts. Each has the probability of a count of 0, but for those that
+have a count; so one pass over all intensities, in blocks of rows, and one over the counts give the sum.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.backends.cpu.elementary import log1p
-from nbmf.backends.cpu.kernels import compiled
+from nbmf.backends.cpu.kernels import compiled, sum_log1p
 from nbmf.estimators.ranking import Report, Rows, Scores, walk, with_sorted_rows
 from nbmf.model.likelihood import Likelihood, log_probability
 
@@ -21,54 +20,48 @@ Array = NDArray[np.float64]
 
 
 def log_probabilities(
-    law: Likelihood,
+    likelihood: Likelihood,
     scores: Scores,
     counts: sp.csr_array,
-    seen: sp.csr_array,
+    train: sp.csr_array,
     *,
     n_threads: int | None = None,
     report: Report | None = None,
 ) -> Array:
-    """Return Σ ln p(y) over the cells of each row that are not in `seen`; −∞ where a count is impossible.
+    """Return Σ ln p(y) over the cells of each row that `train` does not store; −∞ where a count is impossible.
 
-    Parameters
-    ----------
-    scores : the intensities, rows × columns
-    counts : csr_array, rows × columns, of whose entries none is in `seen`; what is not stored is a 0
-    seen : csr_array, rows × columns: the cells that are left out
+    The `scores` are the intensities. No count is in a cell of `train`; what is not stored is a 0.
     """
     n_rows = scores.n_users
     ordered = with_sorted_rows(counts)
-    at_zero, intensity = Zeros(law, seen, n_rows), Entries(ordered)
+    at_zero, intensity = Zeros(likelihood, train, n_rows), Entries(ordered)
     walk(scores, np.arange(n_rows), [at_zero, intensity], n_threads=n_threads, report=report)
     row = np.repeat(np.arange(n_rows), np.diff(ordered.indptr))
-    count, μ, of_cells = ordered.data.astype(np.float64), intensity.scores, law.at(row, ordered.indices)
+    count, μ, of_cells = ordered.data.astype(np.float64), intensity.scores, likelihood.at(row, ordered.indices)
     with np.errstate(divide="ignore"):
         gained = log_probability(of_cells, count, μ) - log_probability(of_cells, 0.0, μ)
     return np.asarray(at_zero.totals + np.bincount(row, gained, n_rows))
 
 
 class Entries:
-    """A visit that keeps the scores of given cells."""
+    """A visit that keeps the scores of the cells stored in `cells`, users × items."""
 
     def __init__(self, cells: sp.csr_array) -> None:
-        """Prepare to keep the scores of what is stored in `cells`, users × items."""
         self.cells, self.scores = cells, np.zeros(cells.nnz)
 
     def __call__(self, start: int, rows: Rows, left: int, scores: NDArray[Any]) -> None:
-        """Take in the whole rows of scores of some users."""
+        """Take in whole rows of scores."""
         pick_rows(scores, rows, self.cells.indptr, self.cells.indices, self.scores)
 
 
 class Zeros:
-    """A visit that sums, over each user's cells not in train, the log-probability of a count of 0."""
+    """A visit that sums the log-probability of a count of 0 over each user's cells not in train."""
 
-    def __init__(self, law: Likelihood, train: sp.csr_array, n_users: int) -> None:
-        """Prepare for the users of a walk."""
-        self.concentration, self.train, self.totals = law.concentration, train, np.zeros(n_users)
+    def __init__(self, likelihood: Likelihood, train: sp.csr_array, n_users: int) -> None:
+        self.concentration, self.train, self.totals = likelihood.concentration, train, np.zeros(n_users)
 
     def __call__(self, start: int, rows: Rows, left: int, scores: NDArray[Any]) -> None:
-        """Take in the whole rows of scores of some users."""
+        """Take in whole rows of scores."""
         check_intensities(scores)
         if isinstance(self.concentration, np.ndarray):
             μ, α, unseen = plain(scores, rows, self.concentration, self.train)
@@ -104,21 +97,6 @@ def pick_rows(scores, rows, indptr, indices, found):  # type: ignore[no-untyped-
 
 
 @compiled
-def _sum_log1p(row, scale, moderate):  # type: ignore[no-untyped-def]
-    """Σ ln(1 + scale · x) over a row; if that is moderate, logarithms of products of eight, which stay finite then."""
-    total, eighth = 0.0, len(row) // 8 if moderate else 0
-    for j in range(eighth):
-        more = 0.0  # Π(1 + x) − 1
-        for part in range(8):
-            x = np.float64(row[part * eighth + j]) * scale
-            more += x + more * x
-        total += log1p(more)
-    for j in range(8 * eighth, len(row)):
-        total += log1p(np.float64(row[j]) * scale)
-    return total
-
-
-@compiled
 def sum_log_zeros(  # type: ignore[no-untyped-def]
     scores, n_items, rows, indptr, indices, concentration, moderate, totals
 ):  # fmt: skip
@@ -134,4 +112,4 @@ def sum_log_zeros(  # type: ignore[no-untyped-def]
                 total -= np.float64(row[seen[p]])
             totals[n] = -total
         else:
-            totals[n] = -concentration * (_sum_log1p(row, scale, moderate) - _sum_log1p(row[seen], scale, moderate))
+            totals[n] = -concentration * (sum_log1p(row, scale, moderate) - sum_log1p(row[seen], scale, moderate))

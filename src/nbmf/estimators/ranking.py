@@ -1,29 +1,26 @@
-"""Who comes first: walks over the scores of users for items, a block of users at a time.
+"""Rankings: walks over the scores of users for items, a block of users at a time.
 
 Scores come from factors (`FactorScores`) or from a model's own method (`ModelScores`). A walk asks for a block of them,
-shows it to every visit (`Top` keeps each user's best items, `Places` finds where given items stand) and drops it:
-nothing of size users × items is stored, and several visits share one product. The blocks do not depend on the number of
-threads and each product runs on one BLAS thread, so the results do not either.
+shows it to every visit (`Top` keeps each user's best items, `Places` finds the ranks of given items) and drops it:
+nothing of size users × items is stored, and several visits share one product. Neither the blocks nor the products, on
+one BLAS thread each, depend on the number of threads, so the results do not either.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from functools import cached_property
+from threading import local
+from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
-from threadpoolctl import ThreadpoolController
 
 from nbmf.backends import Device
 from nbmf.backends.cpu.topk import keep_best, place_rows, score_rows, sort_best
+from nbmf.backends.threads import hand_out, one_blas_thread
 
 Array = NDArray[np.floating[Any]]
 Rows = NDArray[np.intp]
@@ -32,57 +29,25 @@ Report = Callable[[int, int], None]
 
 TILE_ROWS, TILE_COLUMNS = 256, 1600  # scores of one product, which stay in a core's own cache
 WHOLE_ROWS, WHOLE_CELLS = 128, 2_500_000  # most users and scores of a block of whole rows
-FEW_ROWS = 16  # for fewer users, laying out the items anew takes longer than their scores
-PADDED_TO = 64  # items; the last few columns of a product may be rounded otherwise, and equal items must score equally
-
-
-class Scores(Protocol):
-    """Scores of all users for all items, larger is better, computed a block at a time."""
-
-    @property
-    def n_users(self) -> int:
-        """How many users there are."""
-
-    @property
-    def n_items(self) -> int:
-        """How many items there are."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the scores."""
-
-    def block_rows(self, *, whole: bool) -> int:
-        """How many users to score at a time."""
-
-    def reader(self, n_rows: int, *, whole: bool) -> Tiles:
-        """Return a function for one thread: user rows, at most n_rows → (first column, their scores), left to right.
-
-        whole : give all of a row's scores at once. The scores are overwritten by the next ones; columns beyond the last
-        item are padding.
-        """
-
-    def among(self, items: NDArray[np.intp]) -> Scores:
-        """Return the scores for some of the items."""
-
-    def of(self, users: Rows) -> Scores:
-        """Return the scores of some of the users."""
+FEW_ROWS = 16  # for fewer users, transposing the items takes longer than scoring them
+PADDED_TO = 64  # items; BLAS may round the last few columns differently, and equal items must score equally
 
 
 @dataclass(frozen=True)
 class FactorScores:
-    """Scores Σ_k w_uk h_ik: users is users × K, items is items × K, of one floating type."""
+    """Scores Σ_k w_uk h_ik of factors of one floating type: `users` is users × K, `items` is items × K."""
 
     users: Array
     items: Array
 
     @property
     def n_users(self) -> int:
-        """How many users there are."""
+        """Number of users."""
         return len(self.users)
 
     @property
     def n_items(self) -> int:
-        """How many items there are."""
+        """Number of items."""
         return len(self.items)
 
     @property
@@ -98,11 +63,15 @@ class FactorScores:
         return columns
 
     def block_rows(self, *, whole: bool) -> int:
-        """How many users to score at a time."""
+        """Return the number of users to score at a time."""
         return max(1, min(WHOLE_ROWS, WHOLE_CELLS // max(self.n_items, 1))) if whole else TILE_ROWS
 
     def reader(self, n_rows: int, *, whole: bool) -> Tiles:
-        """Return a function that scores users by one product for each tile; a few users by plain loops."""
+        """Return a function for one thread: user rows, at most n_rows → (first column, their scores), left to right.
+
+        It makes one product per tile, and plain loops for a few users. With `whole` it gives all scores of a row at
+        once. The next scores overwrite the last ones, and columns beyond the last item are padding.
+        """
         few = n_rows < FEW_ROWS
         n_columns = self.n_items if few else self.transposed.shape[1]
         width = n_columns if whole or few else min(n_columns, TILE_COLUMNS)
@@ -141,7 +110,7 @@ class ModelScores:
 
     @property
     def n_items(self) -> int:
-        """How many items there are."""
+        """Number of items."""
         return self.n_columns if self.items is None else len(self.items)
 
     @property
@@ -150,7 +119,7 @@ class ModelScores:
         return np.dtype(np.float64)
 
     def block_rows(self, *, whole: bool) -> int:
-        """How many users to score at a time."""
+        """Return the number of users to score at a time."""
         return max(1, min(WHOLE_ROWS, WHOLE_CELLS // max(self.n_columns, 1)))
 
     def reader(self, n_rows: int, *, whole: bool) -> Tiles:
@@ -177,16 +146,12 @@ class ModelScores:
         return replace(self, score_items=lambda rows: self.score_items(users[rows]), n_users=len(users))
 
 
-class Visit(Protocol):
-    """What is done with the scores of a walk."""
+Scores = FactorScores | ModelScores
+"""Scores of all users for all items, larger is better, computed a block at a time."""
 
-    def __call__(self, start: int, rows: Rows, left: int, scores: Array) -> None:
-        """Take in some scores.
-
-        start : the walk's number of the first user; `rows` are the users' rows
-        left : the first item
-        scores : users × items, perhaps with columns beyond the last item; valid during the call
-        """
+Visit = Callable[[int, Rows, int, Array], None]
+"""What is done with scores: called with the walk's number of the first user, the users' rows, the first item, and the
+scores, users × items, which may go on beyond the last item and are valid during the call alone."""
 
 
 def walk(
@@ -198,60 +163,32 @@ def walk(
     n_threads: int | None = None,
     report: Report | None = None,
 ) -> None:
-    """Show the scores of some users to each visit, block by block.
+    """Show the scores of the users in `rows` to each visit, block by block.
 
-    Parameters
-    ----------
-    rows : array of user rows, in the order in which visits number them
-    whole : show whole rows, not parts of them from left to right
-    n_threads : None for one a core; changes nothing but the time
-    report : called with (users done, users in all) after every block, by one thread at a time
+    Visits see whole rows, or with whole=False parts of them from left to right. `report` is called with (users done,
+    users in all) after every block, by one thread at a time.
     """
     step = min(scores.block_rows(whole=whole), max(len(rows), 1))
-    starts = range(0, len(rows), step)
-    remaining = iter(starts)  # shared: taking the next is one step of the interpreter
-    done, lock = 0, Lock()
+    own = local()
 
-    def work() -> None:
-        nonlocal done
-        tiles = scores.reader(step, whole=whole)
-        try:
-            for start in remaining:
-                block = rows[start : start + step]
-                for left, part in tiles(block):
-                    for visit in visits:
-                        visit(start, block, left, part)
-                with lock:
-                    done += len(block)
-                    if report is not None:
-                        report(done, len(rows))
-        except BaseException:
-            deque(remaining, maxlen=0)  # the other threads stop after the block they are at
-            raise
+    def show(start: int) -> None:
+        if not hasattr(own, "tiles"):
+            own.tiles = scores.reader(step, whole=whole)
+        block = rows[start : start + step]
+        for left, part in own.tiles(block):
+            for visit in visits:
+                visit(start, block, left, part)
 
-    n_helpers = min(n_threads or numba.get_num_threads(), len(starts)) - 1
-    with _blas().limit(limits=1, user_api="blas"):
-        if n_helpers < 1:
-            work()
-            return
-        with ThreadPoolExecutor(n_helpers, thread_name_prefix="nbmf") as pool:
-            helpers = [pool.submit(work) for _ in range(n_helpers)]
-            work()
-            for helper in helpers:
-                helper.result()
+    def report_users(n_blocks: int) -> None:
+        if report is not None:
+            report(min(n_blocks * step, len(rows)), len(rows))
 
-
-@cache
-def _blas() -> ThreadpoolController:
-    return ThreadpoolController()  # looks through all loaded libraries, which takes longer than ranking for one user
+    with one_blas_thread():
+        hand_out(show, range(0, len(rows), step), n_threads, report=report_users)
 
 
 class Best(NamedTuple):
-    """The n best items of each user, best first; item −1 and score −∞ where there are fewer.
-
-    items : array users × n of item positions
-    scores : array users × n
-    """
+    """Positions and scores of each user's n best items, best first; item −1 and score −∞ where there are fewer."""
 
     items: NDArray[np.intp]
     scores: Array
@@ -261,7 +198,8 @@ class Top:
     """A visit that keeps the n best items of each user in `best`, equal scores in the order of the items.
 
     Each user has a heap with the worst kept item on top; most scores fail the comparison with that one. A score of −∞
-    or NaN is never kept.
+    or NaN is never kept. `items` are the ascending positions of the scores' columns; what `exclude`, users × items,
+    stores is left out.
     """
 
     def __init__(
@@ -272,16 +210,12 @@ class Top:
         items: NDArray[np.intp],
         exclude: sp.csr_array | None = None,
     ) -> None:
-        """Prepare for n_users users; `items` are the positions of the scores' columns, in ascending order.
-
-        exclude : csr_array, users × items; what is stored there is left out
-        """
         self.items, self.exclude = items, exclude if exclude is None else with_sorted_rows(exclude)
         self.best = Best(np.full((n_users, n), -1, np.intp), np.full((n_users, n), -np.inf, dtype))
         self._next = np.empty(n_users, np.int64)  # each user's first excluded item that has not been passed
 
     def __call__(self, start: int, rows: Rows, left: int, scores: Array) -> None:
-        """Take in more scores of some users."""
+        """Take in scores of some users."""
         block = slice(start, start + len(rows))
         indptr = indices = None
         if self.exclude is not None:
@@ -296,28 +230,25 @@ class Top:
 
 
 class Places:
-    """A visit that finds where each user's test items stand: how many come before, how many beside.
+    """A visit that ranks what is stored in `test`, users × items: for each entry, in their order,
 
-    above : for each stored entry of `test`, how many items have a greater score
-    level : how many have the same score, itself included
-
-    Items of `train` come after all others, among themselves by score. A score that is NaN has level 0.
+    `above` is the number of items with a greater score and `level` that with the same one, itself included. Items of
+    `train` come after all others, among themselves by score. A score that is NaN has level 0.
     """
 
     def __init__(self, test: sp.csr_array, train: sp.csr_array) -> None:
-        """Prepare to place what is stored in `test`; both are users × items."""
         self.test, self.train = with_sorted_rows(test), with_sorted_rows(train)
         self.above, self.level = np.zeros((2, test.nnz), np.int64)
 
     def __call__(self, start: int, rows: Rows, left: int, scores: Array) -> None:
-        """Take in the whole rows of scores of some users."""
+        """Take in scores of some users."""
         test, train = self.test, self.train
         entries = (test.indptr, test.indices, train.indptr, train.indices)
         place_rows(scores, test.shape[1], rows, *entries, self.above, self.level)
 
 
 def with_sorted_rows(matrix: sp.csr_array) -> sp.csr_array:
-    """Return the matrix with each row's entries in the order of the columns, as two walks side by side need them."""
+    """Return the matrix with each row's entries in the order of the columns, as parallel walks over two rows need."""
     if matrix.has_sorted_indices:
         return matrix
     ordered = matrix.copy()
@@ -340,10 +271,14 @@ def top(
 
     Parameters
     ----------
-    rows : array of user rows; None for all users
-    exclude : csr_array, users × items: what a user is not to get
-    allowed : array of n_items booleans: what anybody may get; None for all items
-    device : ranks in place of the CPU, if the scores come from factors
+    rows : array, optional
+        User rows, all by default.
+    exclude : csr_array, optional
+        What a user must not get, users × items.
+    allowed : array, optional
+        Whether each item may be recommended at all.
+    device : Device, optional
+        Ranks instead of the CPU if the scores come from factors.
 
     Examples
     --------
@@ -357,9 +292,10 @@ def top(
     chosen = scores if allowed is None else scores.among(items)
     if device is not None and isinstance(chosen, FactorScores):
         users = chosen.users if rows is None else chosen.users[rows]
-        if exclude is not None:
-            exclude = exclude if rows is None else sp.csr_array(exclude[rows])
-            exclude = exclude if allowed is None else sp.csr_array(exclude[:, items])
+        if exclude is not None and rows is not None:
+            exclude = sp.csr_array(exclude[rows])
+        if exclude is not None and allowed is not None:
+            exclude = sp.csr_array(exclude[:, items])
         columns, values = device.best(users, chosen.items, n, exclude)
         if report is not None:
             report(len(users), len(users))
@@ -379,7 +315,7 @@ def places(
     n_threads: int | None = None,
     report: Report | None = None,
 ) -> Places:
-    """Return where each stored entry of `test` stands in its user's ranking, items of `train` last.
+    """Return the rank of each stored entry of `test` among its user's items, with those of `train` last.
 
     Examples
     --------

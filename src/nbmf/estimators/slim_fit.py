@@ -11,17 +11,16 @@ the objective: the log-likelihood of the targets t, less ρ ΣB.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numba
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from nbmf.backends.cpu.slim import FALLEN, LANES, SETTLED, choose_candidates, fit_candidates, fit_lanes
+from nbmf.backends.threads import hand_out
 from nbmf.inference.run import FallingObjectiveError
 from nbmf.model.likelihood import NegativeBinomial
 
@@ -29,18 +28,15 @@ Array = NDArray[np.floating[Any]]
 Csr = tuple[NDArray[Any], NDArray[Any], Array]
 
 PLAIN_ROUNDING = 1e-12
-CHUNK_ITEMS = 256  # of which one thread finds and fits the neighbours at a time
+CHUNK_ITEMS = 256  # for which one thread finds the neighbours and fits the weights at a time
 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """What was found.
+    """Fitted weights B, items × items with 0 on the diagonal and sparse if items have few neighbours, and intercepts b.
 
-    weights : B, items × items, 0 on the diagonal; an array, or a csr_array if items have few neighbours
-    intercept : b, one for each item
-    objective : after each sweep, summed over the items
-    n_sweeps : of each item
-    settled : whether every item's objective stopped rising before the last sweep
+    `objective` is the sum over the items after each sweep; `settled` says whether every item's objective stopped rising
+    before the last sweep.
     """
 
     weights: Array | sp.csr_array
@@ -54,8 +50,8 @@ class Weights:
 class Regressions:
     """Every item's regression on the others.
 
-    inputs, targets : csr_arrays of one floating type, users × items: x and t, from 0, canonical
-    concentration, penalty : α and ρ
+    `inputs` and `targets` are x and t, users × items: canonical, not negative and of one floating type. `concentration`
+    and `penalty` are α and ρ.
     """
 
     inputs: sp.csr_array
@@ -65,19 +61,19 @@ class Regressions:
 
     @property
     def n_items(self) -> int:
-        """How many regressions there are."""
+        """Number of regressions."""
         return int(self.targets.shape[1])
 
     @cached_property
     def constants(self) -> NDArray[np.float64]:
-        """What of each item's log-likelihood does not depend on μ: Σ lnΓ(α+t) − lnΓ(α) − lnΓ(t+1)."""
+        """Part of each item's log-likelihood that does not depend on μ: Σ lnΓ(α+t) − lnΓ(α) − lnΓ(t+1)."""
         terms = NegativeBinomial(self.concentration).log_base(self.targets.data.astype(np.float64))
         return np.bincount(self.targets.indices, terms, self.n_items).astype(np.float64)
 
     def starts(self, input_means: NDArray[np.float64]) -> tuple[Array, Array]:
-        """Return b and the weight that all of an item's neighbours start with: each brings half of the item's mean.
+        """Return b and the weight that all of an item's neighbours start with: each side brings half the item's mean.
 
-        input_means : for each item the mean over users of the sum of its neighbours' inputs
+        `input_means` is the mean over users of the sum of each item's neighbours' inputs.
         """
         half = np.asarray(self.targets.sum(axis=0, dtype=np.float64)).ravel() / (2 * self.targets.shape[0])
         start = np.divide(half, input_means, out=np.zeros_like(half), where=input_means > 0)
@@ -87,7 +83,7 @@ class Regressions:
 def fit_plainly(
     problem: Regressions, max_iter: int, tol: float, *, n_neighbors: int | None = None, accelerate: bool = False
 ) -> Weights:
-    """Fit by whole matrices, the shortest correct form: arrays of users × items and items × items."""
+    """Fit by whole matrices of users × items and items × items: the shortest correct form."""
     x, t = problem.inputs.toarray().astype(np.float64), problem.targets.toarray().astype(np.float64)
     α, ρ, near = problem.concentration, problem.penalty, _plain_neighbors(x, t, n_neighbors)
     b, start = (values.astype(np.float64) for values in problem.starts(x.mean(axis=0) @ near))
@@ -141,20 +137,17 @@ def fit(
     n_threads: int | None,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Weights:
-    """Fit on several threads; the same bits for any number of them.
+    """Fit on several threads, with the same bits for any number of them.
 
-    Parameters
-    ----------
-    tol : an item stops when a sweep adds no more than this to its objective; 0 never, but where it adds nothing
-    n_neighbors : most neighbours of an item; None: all others
-    accelerate : take longer steps, B · ratio^(3/2), as long as the item's objective does not fall by one
-    report : called with the number of items done and all of them
+    An item stops when a sweep adds no more than `tol` to its objective. It has at most `n_neighbors` neighbours, all
+    others by default. `accelerate` takes longer steps, B · ratio^(3/2), as long as they do not lower the item's
+    objective. `report` is called with the number of items done and of all items.
     """
     return _Fit(problem, max_iter, tol, accelerate, n_threads, report).run(n_neighbors)
 
 
 class _Fit:
-    """Arrays that the threads share, and who does what."""
+    """The arrays that the threads share, and what each of them does."""
 
     def __init__(
         self,
@@ -166,13 +159,10 @@ class _Fit:
         report: Callable[[int, int], None],
     ) -> None:
         self.problem, self.report, self.n_threads = problem, report, n_threads
-        self.rows, self.columns, self.targets = (
-            _parts(problem.inputs),
-            _parts(problem.inputs.tocsc()),
-            _parts(problem.targets.tocsc()),
-        )
+        matrices = (problem.inputs, problem.inputs.tocsc(), problem.targets.tocsc())
+        self.rows, self.columns, self.targets = map(_parts, matrices)
         dtype = problem.targets.dtype.type
-        self.law = dtype(problem.concentration), dtype(problem.penalty), problem.constants
+        self.model = dtype(problem.concentration), dtype(problem.penalty), problem.constants
         self.ending = max_iter, float(tol), accelerate
         self.input_means = np.asarray(problem.inputs.mean(axis=0, dtype=np.float64)).ravel()
         n_items = problem.n_items
@@ -193,7 +183,7 @@ class _Fit:
         return Weights(weights, intercept, objective, self.n_sweeps, bool(np.all(self.states == SETTLED)))
 
     def _records(self, first: int) -> tuple[NDArray[Any], ...]:
-        """Where the regressions from this one on write down how they went."""
+        """Return where the regressions from this one on write down how they went."""
         self.gains[first] = np.zeros(1 + self.ending[0])
         return self.gains[first], self.n_sweeps, self.states, self.stop
 
@@ -210,7 +200,7 @@ class _Fit:
             block[:, : len(items)], b[: len(items)] = start[items], intercept[items]
             block[items, np.arange(len(items))] = 0
             data = self.rows, self.columns, self.targets
-            fit_lanes(items, *data, *self.law, *self.ending, block, b, *self._records(first))
+            fit_lanes(items, *data, *self.model, *self.ending, block, b, *self._records(first))
             weights[:, items], intercept[items] = block[:, : len(items)], b[: len(items)]
 
         self._share_out(fit_block, LANES)
@@ -231,7 +221,7 @@ class _Fit:
             intercept[first:last] = b[first:last]
             own = np.repeat(start[first:last], np.diff(bounds[first : last + 1]))
             data = bounds, near.astype(np.uint32), self.columns, self.targets, self.problem.targets.shape[0]
-            fit_candidates(first, last, *data, *self.law, *self.ending, own, intercept, *self._records(first))
+            fit_candidates(first, last, *data, *self.model, *self.ending, own, intercept, *self._records(first))
             blocks[first] = sp.csr_array((own, (rows - first, near)), shape=(last - first, n_items))
 
         self._share_out(fit_chunk, CHUNK_ITEMS)
@@ -243,7 +233,7 @@ class _Fit:
     def _neighbors(
         self, first: int, last: int, n_neighbors: int, popularity: NDArray[np.float64]
     ) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-        """Return where each item's neighbours begin, for all items (nowhere for others), and the neighbours."""
+        """Return where each item's neighbours begin (other items have none), and the neighbours."""
         n_items = self.problem.n_items
         lengths = np.zeros(n_items, np.int64)
         if n_neighbors >= n_items - 1:
@@ -258,20 +248,8 @@ class _Fit:
 
     def _share_out(self, job: Callable[[int], None], step: int) -> None:
         n_items = self.problem.n_items
-        with ThreadPoolExecutor(self.n_threads or numba.get_num_threads(), thread_name_prefix="nbmf") as pool:
-            try:  # Ctrl-C may come while the jobs are handed out: the first is at work by then
-                waiting = [pool.submit(job, first) for first in range(0, n_items, step)]
-                for n, done in enumerate(waiting, 1):
-                    # not for ever at once: where a library has signals restart what they interrupt (SA_RESTART, as
-                    # polars does), Python hears of Ctrl-C only when the waiting ends
-                    while not wait([done], timeout=0.2).done:
-                        pass
-                    done.result()
-                    self.report(min(n * step, n_items), n_items)
-            except BaseException:
-                self.stop[0] = 1  # those at work end after their sweep
-                pool.shutdown(cancel_futures=True)
-                raise
+        report: Callable[[int], None] = lambda n_jobs: self.report(min(n_jobs * step, n_items), n_items)  # noqa: E731
+        hand_out(job, range(0, n_items, step), self.n_threads, report=report, stop=self.stop)
 
 
 def _parts(matrix: sp.csr_array | sp.csc_array) -> Csr:

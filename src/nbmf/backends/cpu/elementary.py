@@ -1,6 +1,6 @@
-"""Elementary functions that LLVM can vectorize: loops over libm's are done one number at a time.
+"""What numba lacks: elementary functions that LLVM can vectorize (loops over libm's take one number at a time).
 
-Compiled as written: no sum is reordered, so that a number gives the same bits wherever it stands.
+They are compiled as written, without reordering, so that a number gives the same bits wherever it stands.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 import numba
 import numpy as np
+from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic, overload
 
@@ -52,8 +53,36 @@ def _float_of(typing: Any, bits: Any) -> Any:
     return types.float64(types.int64), generate
 
 
+@_intrinsic
+def prefetch(typing: Any, array: Any, place: Any) -> Any:
+    """Ask the memory for entry `place` of a contiguous array ahead of its use: gathered rows follow no pattern.
+
+    Into the second-level cache: asking the first took 0.113 s against 0.079 s for the items' walk, 8 non-zeros ahead.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        held = context.make_array(signature.args[0])(context, builder, arguments[0])
+        position = context.cast(builder, arguments[1], signature.args[1], types.intp)
+        address = builder.bitcast(builder.gep(held.data, [position]), ir.IntType(8).as_pointer())
+        flag = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [address.type, flag, flag, flag])
+        fetch = builder.module.declare_intrinsic("llvm.prefetch", [address.type], kind)
+        builder.call(fetch, [address, flag(0), flag(2), flag(1)])  # for reading; into the second cache; data
+        return context.get_dummy_value()
+
+    return types.void(array, place), generate
+
+
 @compiled
-def _atanh_series(t):  # type: ignore[no-untyped-def]
+def prefetch_row(array, row, line):
+    """Ask the memory for a row of an array, `line` entries of which make a cache line."""
+    width = array[0].size
+    for column in range(0, width, line):
+        prefetch(array, row * width + column)
+
+
+@compiled
+def _atanh_series(t):
     """2 artanh(t) = ln((1+t)/(1−t)) for |t| ≤ 0.1716, by its series."""
     s = t * t
     series = 1 / 17 + s * (1 / 19 + s * (1 / 21))
@@ -63,20 +92,20 @@ def _atanh_series(t):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _atanh_series_single(t):  # type: ignore[no-untyped-def]
+def _atanh_series_single(t):
     """As many terms as single precision holds: the next would add 1e-8 of the whole."""
     s = t * t
     return _TWO * (t + t * s * (_THIRD + s * (_FIFTH + s * (_SEVENTH + s * _NINTH))))
 
 
 @compiled
-def _log_double(x):  # type: ignore[no-untyped-def]
+def _log_double(x):
     exponent, mantissa = _split(x)
     return exponent * LN_2 + _atanh_series((mantissa - 1.0) / (mantissa + 1.0))
 
 
 @compiled
-def _log_single(x):  # type: ignore[no-untyped-def]
+def _log_single(x):
     exponent, mantissa = _split(x)
     return exponent * _LN_2_SINGLE + _atanh_series_single((mantissa - _ONE) / (mantissa + _ONE))
 
@@ -85,14 +114,14 @@ def _log_single(x):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _log1p_double(x):  # type: ignore[no-untyped-def]
+def _log1p_double(x):
     exponent, mantissa = _split(1.0 + x)
     small = exponent == 0.0
     return exponent * LN_2 + _atanh_series((x if small else mantissa - 1.0) / (2.0 + x if small else mantissa + 1.0))
 
 
 @compiled
-def _log1p_single(x):  # type: ignore[no-untyped-def]
+def _log1p_single(x):
     exponent, mantissa = _split(_ONE + x)
     small = exponent == _ZERO
     ratio = (x if small else mantissa - _ONE) / (_TWO + x if small else mantissa + _ONE)
@@ -108,17 +137,17 @@ def _log1p_of_width(x: Any) -> Any:
 
 
 @_overload(_log_of_width)
-def _choose_log(x):  # type: ignore[no-untyped-def]
+def _choose_log(x):
     return (lambda x: _log_single(x)) if x == types.float32 else (lambda x: _log_double(x))  # noqa: PLW0108
 
 
 @_overload(_log1p_of_width)
-def _choose_log1p(x):  # type: ignore[no-untyped-def]
+def _choose_log1p(x):
     return (lambda x: _log1p_single(x)) if x == types.float32 else (lambda x: _log1p_double(x))  # noqa: PLW0108
 
 
 @compiled
-def log(x):  # type: ignore[no-untyped-def]
+def log(x):
     """Natural logarithm of a positive normal number, to 3e-16 relative, 2e-7 in single precision.
 
     Unlike libm's, loops over it are vectorized.
@@ -127,13 +156,13 @@ def log(x):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def log1p(x):  # type: ignore[no-untyped-def]
+def log1p(x):
     """Logarithm of 1 + x, x ≥ 0; as exact for small x (a large concentration) as for large."""
     return _log1p_of_width(x)
 
 
 @compiled
-def exp(x):  # type: ignore[no-untyped-def]
+def exp(x):
     """Exponential of a double, to 4e-16 relative; exactly 0 below −700, where a float32 has long been 0."""
     inside = min(max(x, -700.0), 700.0)
     halves = np.floor(inside * 1.4426950408889634 + 0.5)

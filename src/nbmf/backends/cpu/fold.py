@@ -1,7 +1,7 @@
-"""Compiled folding in: a row's own update, again and again, while the other side of the factorization stays.
+"""Compiled folding in: a row's own update, repeated while the other side of the factorization stays fixed.
 
 Everything but the other side's rows as they lie in memory is in double precision. A row is done by one thread in one
-order, so the results have the same bits for any number of threads; as in kernels.py no loop both stores and sums up.
+order, so results have the same bits for any number of threads; as in kernels.py no loop both stores and sums up.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from nbmf.backends.cpu.kernels import compiled, gamma_moments
 
 
 @compiled
-def _dots(found, row, table, size):  # type: ignore[no-untyped-def]
+def _dots(found, row, table, size):
     """Set found[p] to the product of a row with row p of the table."""
     for p in range(size):
         total = 0.0
@@ -23,7 +23,7 @@ def _dots(found, row, table, size):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _add_rows(total, weights, table, size):  # type: ignore[no-untyped-def]
+def _add_rows(total, weights, table, size):
     """Add Σ_p weights[p] · table[p] to `total`, four rows at a time as in `kernels._sum_rows`."""
     fours = size - size % 4
     for p in range(0, fours, 4):
@@ -36,14 +36,14 @@ def _add_rows(total, weights, table, size):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _gather(table, indices, first, last, found):  # type: ignore[no-untyped-def]
+def _gather(table, indices, first, last, found):
     for p in range(first, last):
         for k in range(table.shape[1]):
             found[p - first, k] = table[indices[p], k]
 
 
 @compiled
-def _unseen(sums, sizes, seen, clusters, n_seen, rest, n_unseen):  # type: ignore[no-untyped-def]
+def _unseen(sums, sizes, seen, clusters, n_seen, rest, n_unseen):
     """Set `rest` and `n_unseen` to each cluster's sum and size without the row's stored cells; below 0 is rounding."""
     rest[:] = sums
     n_unseen[:] = sizes
@@ -54,9 +54,7 @@ def _unseen(sums, sizes, seen, clusters, n_seen, rest, n_unseen):  # type: ignor
 
 
 @compiled
-def _expose(  # type: ignore[no-untyped-def]
-    w, rest, n_unseen, concentrations, shared, seen, clusters, counts, intensity, exposures
-):  # fmt: skip
+def _expose(w, rest, n_unseen, concentrations, shared, seen, clusters, counts, intensity, exposures):
     """Eq. (update_a): set `shared` to the exposures of the unseen cells, `exposures` to those of the stored ones."""
     size, n_clusters = len(counts), len(shared)
     if concentrations[0] == np.inf:
@@ -67,7 +65,7 @@ def _expose(  # type: ignore[no-untyped-def]
     _dots(shared, w, rest, n_clusters)
     for c in range(n_clusters):
         α, mean = concentrations[c], shared[c] / max(n_unseen[c], 1.0)
-        shared[c] = α / (α + mean) if n_unseen[c] > 0.0 else 0.0  # a row may have taken the whole cluster
+        shared[c] = α / (α + mean) if n_unseen[c] > 0.0 else 0.0  # a row may have counts in the whole cluster
     _dots(intensity, w, seen, size)
     for p in range(size):
         α = concentrations[clusters[p]]
@@ -75,7 +73,7 @@ def _expose(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _update(bayesian, shape, rate, allocated, exposed, mean, geometric_mean, before):  # type: ignore[no-untyped-def]
+def _update(bayesian, shape, rate, allocated, exposed, mean, geometric_mean, before):
     """Eq. (update_w), or (nmfW) for points; return the change of the row relative to its size.
 
     Where nothing is exposed no value of a point changes the likelihood: the old one stays.
@@ -99,22 +97,22 @@ def _update(bayesian, shape, rate, allocated, exposed, mean, geometric_mean, bef
 
 
 @compiled
-def fold_rows(  # type: ignore[no-untyped-def]
+def fold_rows(
     start, stop, indptr, indices, counts, concentrations, geometric, means, labels, sizes, sums,
     bayesian, shape, rates, own_rates, least, least_sum, tol, most, mean, allocated, exposed, steps,
 ):  # fmt: skip
     """Repeat each row's update until it changes the row by less than `tol` of its size, or `most` times.
 
-    indptr, indices, counts : of the rows' stored cells; a negative count is that of an unknown cell, which is left out
-    concentrations : α, rows × clusters, either of which may be 1; infinity is Poisson
-    geometric, means : columns × K of the side that stays
-    labels, sizes, sums : which cluster each column is in, their sizes, and their sums of `means`; the unseen cells of a
-        row share an exposure in each cluster, so a cluster for each column makes them exact; Poisson needs only one
-    bayesian : gamma posteriors with the prior (shape, rate of the row), else points
-    own_rates : a row's prior rate is shape · K / Σ_k ⟨w_k⟩, anew in each step, with a sum of `least_sum` or more
-    least : of λ, which may underflow
-    mean : comes with the start, which serves as geometric means too, and leaves with the means found
-    allocated, exposed, rates : leave with what the last update was made of, `steps` with the number of updates
+    Of the rows' stored `counts`, a negative one is that of an unknown cell, which is left out. `concentrations` are α,
+    rows × clusters, either of which may be 1; infinity is Poisson. `geometric` and `means` are those of the fixed side,
+    columns × K. `labels` has the cluster of each column, `sizes` and `sums` the number of columns and the sum of their
+    means per cluster. The unseen cells of a row share an exposure in each cluster, so one cluster per column makes
+    exposures exact; Poisson needs only one in all.
+
+    If `bayesian` rows have gamma posteriors, with the prior (shape, rate of the row), else points. With `own_rates` a
+    row's prior rate is shape · K / Σ_k ⟨w_k⟩, anew in each step, with a sum of at least `least_sum`. λ, which may
+    underflow, is at least `least`. `mean` comes with the start, which serves as geometric means too, and becomes the
+    means found; `allocated`, `exposed` and `rates` become what the last update was made of.
     """
     n_components, n_clusters = means.shape[1], len(sizes)
     longest = max(np.max(indptr[start + 1 : stop + 1] - indptr[start:stop]), 1)

@@ -1,9 +1,9 @@
 """Compiled loops over rows: each call does rows `start` to `stop`, holds no lock and writes nothing but those rows.
 
-A row is done by one thread in one order, so the results have the same bits for any number of threads. No loop both
-stores and sums up: LLVM makes two versions of such a loop, which add in different orders, and chooses by how close
-together the arrays happen to lie. Sums run in the factors' own precision for at most RUN terms and then go to double: a
-float32 total of 10⁵ terms may lose 3 digits.
+A row is done by one thread in one order, so results have the same bits for any number of threads. No loop both stores
+and sums up: LLVM makes two versions of such a loop, which add in different orders, and chooses by how close together
+the arrays happen to lie. Sums run in the factors' own precision for at most RUN terms and then go to double: a float32
+total of 10⁵ terms may lose 3 digits. Tiles of intensities, for exact exposures, are done as if every count were 0.
 """
 
 from __future__ import annotations
@@ -13,11 +13,8 @@ from typing import Any
 
 import numba
 import numpy as np
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 
-from nbmf.backends.cpu.elementary import exp, log, log1p
+from nbmf.backends.cpu.elementary import exp, log, log1p, prefetch, prefetch_row
 
 RUN = 128
 AHEAD = 32  # non-zeros between asking for a factor row and using it (16: 5 % slower; 48: 2 %)
@@ -29,32 +26,11 @@ HALF_LN_2PI = 0.9189385332046727
 compiled: Callable[[Any], Any] = numba.njit(
     fastmath={"reassoc", "contract", "nsz", "arcp"}, cache=True, nogil=True, error_model="numpy"
 )
-_intrinsic: Callable[[Any], Any] = intrinsic
-
-
-@_intrinsic
-def _prefetch(typing: Any, array: Any, place: Any) -> Any:
-    """Ask the memory for entry `place` of a contiguous array ahead of its use: gathered rows follow no pattern.
-
-    Into the second-level cache: asking the first took 0.113 s against 0.079 s for the items' walk, 8 non-zeros ahead.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        held = context.make_array(signature.args[0])(context, builder, arguments[0])
-        position = context.cast(builder, arguments[1], signature.args[1], types.intp)
-        address = builder.bitcast(builder.gep(held.data, [position]), ir.IntType(8).as_pointer())
-        flag = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [address.type, flag, flag, flag])
-        fetch = builder.module.declare_intrinsic("llvm.prefetch", [address.type], kind)
-        builder.call(fetch, [address, flag(0), flag(2), flag(1)])  # for reading; into the second cache; data
-        return context.get_dummy_value()
-
-    return types.void(array, place), generate
 
 
 @compiled
-def gamma_moments(a):  # type: ignore[no-untyped-def]
-    """For a shape a, by Stirling's series at z = a + 8 and eight steps down: z, P, ε + D/P and δ such that
+def gamma_moments(a):
+    """Return z, P, ε + D/P and δ of a shape a, by Stirling's series at z = a + 8 and eight steps down, such that
 
     ψ(a) = ln z − ε − D/P,   lnΓ(a) = (z−½) ln z − z + ½ ln 2π + δ − ln P,   P = a(a+1)…(a+7),  D = dP/da.
     """
@@ -70,18 +46,16 @@ def gamma_moments(a):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def gamma_rows(  # type: ignore[no-untyped-def]
+def gamma_rows(
     start, stop, prior_shape, prior_rates, allocated, exposed, mean, geometric_mean,
     row_means, row_logs, row_entropies,
 ):  # fmt: skip
-    """Moments of Gamma(a, b), a = prior_shape + allocated, b = prior rate + exposed.
-
-    `prior_rates` and `exposed` have a row for each row, or one for all of them.
+    """Moments of Gamma(a, b), a = prior_shape + allocated, b = prior rate + exposed, either of which may be one row.
 
         entropy = a − ln b + lnΓ(a) + (1−a)ψ(a) = 8.5 ln z − 8 + ½ ln 2π + δ − ln P + (a−1)(ε + D/P) − ln b
 
-    with the names of `gamma_moments`. Terms of size a ln a never appear, so none cancel. Logarithms appear in sums
-    alone and are taken of products of two.
+    with the names of `gamma_moments`. Terms of size a ln a never appear, so none cancel. Logarithms are needed only in
+    sums and are taken of products of two.
     """
     n_components = mean.shape[1]
     half = (n_components + 1) // 2
@@ -111,14 +85,7 @@ def gamma_rows(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _fetch(array, row, line):  # type: ignore[no-untyped-def]
-    width = array[0].size
-    for column in range(0, width, line):
-        _prefetch(array, row * width + column)
-
-
-@compiled
-def _sum_rows(total, run, table, indices, first, last, weights):  # type: ignore[no-untyped-def]
+def _sum_rows(total, run, table, indices, first, last, weights):
     """Set `total` to Σ_p weights[p] · table[indices[p]], p from first to last, by way of `run`, RUN terms at a time.
 
     Four rows at a time: the running sum is then loaded and stored a quarter as often (0.021 s against 0.033 s).
@@ -143,7 +110,7 @@ def _sum_rows(total, run, table, indices, first, last, weights):  # type: ignore
 
 
 @compiled
-def sum_groups(start, stop, bounds, members, ones, values, sums):  # type: ignore[no-untyped-def]
+def sum_groups(start, stop, bounds, members, ones, values, sums):
     """Set each group's row of `sums` to the sum of its members' rows of `values`."""
     total, run = np.empty(values.shape[1]), np.empty(values.shape[1], values.dtype)
     for group in range(start, stop):
@@ -152,14 +119,14 @@ def sum_groups(start, stop, bounds, members, ones, values, sums):  # type: ignor
 
 
 @compiled
-def _intensities(found, users, user, items, indices, first, last, end):  # type: ignore[no-untyped-def]
-    """Dot products of one user's row with the rows of the items the user took; `end` is the last non-zero of all."""
+def _intensities(found, users, user, items, indices, first, last, end):
+    """Dot products of one user's row with the rows of the user's items; `end` is the last non-zero of all."""
     line, zero = CACHE_LINE // items.itemsize, users.dtype.type(0)
     fours = last - (last - first) % 4
     for p in range(first, fours, 4):  # four at a time, as in `_sum_rows`
         a, b, c, d = indices[p], indices[p + 1], indices[p + 2], indices[p + 3]
         for ahead in range(p + AHEAD, p + AHEAD + 4):
-            _fetch(items, indices[min(ahead, end)], line)
+            prefetch_row(items, indices[min(ahead, end)], line)
         dot_a = dot_b = dot_c = dot_d = zero
         for k in range(users.shape[1]):
             weight = users[user, k]
@@ -170,7 +137,7 @@ def _intensities(found, users, user, items, indices, first, last, end):  # type:
         place = p - first
         found[place], found[place + 1], found[place + 2], found[place + 3] = dot_a, dot_b, dot_c, dot_d
     for p in range(fours, last):
-        _fetch(items, indices[min(p + AHEAD, end)], line)
+        prefetch_row(items, indices[min(p + AHEAD, end)], line)
         dot_a = zero
         for k in range(users.shape[1]):
             dot_a += users[user, k] * items[indices[p], k]
@@ -178,7 +145,7 @@ def _intensities(found, users, user, items, indices, first, last, end):  # type:
 
 
 @compiled
-def _tie(unseen, n_unseen, concentration, logs):  # type: ignore[no-untyped-def]
+def _tie(unseen, n_unseen, concentration, logs):
     """Turn Σ μ over a user's unseen cells of each cluster into their exposure A_uc; return their log-evidence."""
     zero, one, total = unseen.dtype.type(0), unseen.dtype.type(1), 0.0
     scale = one / concentration
@@ -188,16 +155,14 @@ def _tie(unseen, n_unseen, concentration, logs):  # type: ignore[no-untyped-def]
     for c in range(len(unseen)):
         total -= n_unseen[c] * np.float64(logs[c])
     for c in range(len(unseen)):
-        # a user who took the whole cluster has no unseen cell in it
+        # a user who has every item of the cluster has no unseen cells in it
         unseen[c] = concentration / (concentration + unseen[c]) if n_unseen[c] > zero else zero
     return concentration * total
 
 
 @compiled
-def allocate_rows(  # type: ignore[no-untyped-def]
-    start, stop, indptr, indices, counts, users, items, least, shares, allocated, log_evidence, precise
-):  # fmt: skip
-    """For each user, shares[p] = y/λ of the non-zeros, which says how to allocate them; their sum; Σ y ln λ is added.
+def allocate_rows(start, stop, indptr, indices, counts, users, items, least, shares, allocated, log_evidence, precise):
+    """For each user set shares[p] = y/λ of the non-zeros, by which counts are allocated, and their sums; add Σ y ln λ.
 
     `users` and `items` are geometric means. `allocated` is None if the sums are not wanted. A negative count is that of
     an unknown cell: nothing is allocated there. `precise` takes logarithms in double, as large counts multiply errors.
@@ -228,8 +193,8 @@ def allocate_rows(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _log_evidence_of_seen(counts, μ, concentration, rest, precise):  # type: ignore[no-untyped-def]
-    """Σ −y ln(α+μ) − rest ln(1 + μ/α) over a user's stored cells; μ leaves as logarithms. With −y ln α apart.
+def _log_evidence_of_seen(counts, μ, concentration, rest, precise):
+    """Return Σ −y ln(α+μ) − rest ln(1 + μ/α) over a user's stored cells, −y ln α apart; μ becomes logarithms.
 
     An unknown cell has −α for y in the sum with ln(1 + μ/α): it takes off what was added as if its count were 0.
     """
@@ -250,20 +215,19 @@ def _log_evidence_of_seen(counts, μ, concentration, rest, precise):  # type: ig
 
 
 @compiled
-def expose_rows(  # type: ignore[no-untyped-def]
+def expose_rows(
     start, stop, indptr, indices, counts, users, items, concentrations, labels, cluster_sizes,
     excess, unseen, exposed, log_evidence, precise,
 ):  # fmt: skip
-    """For each user, excess[p] = by how much ⟨a⟩ of a non-zero exceeds that of an unseen cell, and the sum of those.
+    """For each user set excess[p], by how much ⟨a⟩ of a non-zero exceeds that of an unseen cell, and the sums of those.
 
     If exact that is y/(α+μ); `labels`, `cluster_sizes` and `unseen` are None, and `exposed` is added to. If tied it is
-    ⟨a⟩ − A_uc; `unseen` comes with ⟨w_u⟩·S_c and leaves with A_uc, and `exposed` is set. `users` and `items` are means.
-    What depends on μ is added to `log_evidence`: −y ln(α+μ), and −α ln(1 + μ/α) if tied (tiles have done that
-    otherwise). `exposed` is None if the sums are not wanted. A negative count is that of an unknown cell: with −α in
-    its place ⟨a⟩ is 0.
+    ⟨a⟩ − A_uc; `unseen` comes with ⟨w_u⟩·S_c and becomes A_uc, and `exposed` is set. `users` and `items` are means.
+    What depends on μ is added to `log_evidence`: −y ln(α+μ), and −α ln(1 + μ/α) if tied (else tiles have done that).
+    `exposed` is None if the sums are not wanted. For an unknown cell, a negative count, ⟨a⟩ is 0: −α is in its place.
     """
-    n_components, end, one = users.shape[1], indptr[stop] - 1, users.dtype.type(1)
-    zero, longest = users.dtype.type(0), np.max(indptr[start + 1 : stop + 1] - indptr[start:stop])
+    n_components, end, zero, one = users.shape[1], indptr[stop] - 1, users.dtype.type(0), users.dtype.type(1)
+    longest = np.max(indptr[start + 1 : stop + 1] - indptr[start:stop])
     μ, sums, run = np.empty(longest, users.dtype), np.empty(n_components), np.empty(n_components, users.dtype)
     if unseen is not None:
         n_unseen, logs = np.empty(unseen.shape[1], users.dtype), np.empty(unseen.shape[1], users.dtype)
@@ -297,17 +261,16 @@ def expose_rows(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def expose_rows_by_item(  # type: ignore[no-untyped-def]
+def expose_rows_by_item(
     start, stop, indptr, indices, counts, users, items, item_concentrations, excess, exposed, log_evidence
 ):  # fmt: skip
     """`expose_rows`, exact, with the α of the item."""
-    n_components, end = users.shape[1], indptr[stop] - 1
-    zero, longest = users.dtype.type(0), np.max(indptr[start + 1 : stop + 1] - indptr[start:stop])
+    n_components, end, zero = users.shape[1], indptr[stop] - 1, users.dtype.type(0)
+    longest = np.max(indptr[start + 1 : stop + 1] - indptr[start:stop])
     μ, sums, run = np.empty(longest, users.dtype), np.empty(n_components), np.empty(n_components, users.dtype)
     for user in range(start, stop):
-        first, last = indptr[user], indptr[user + 1]
+        first, last, total = indptr[user], indptr[user + 1], 0.0
         _intensities(μ, users, user, items, indices, first, last, end)
-        total = 0.0
         for p in range(first, last):
             α = item_concentrations[indices[p]]
             count = counts[p] if counts[p] >= zero else -α
@@ -324,26 +287,22 @@ def expose_rows_by_item(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def lay_side_by_side(start, stop, first, second, both):  # type: ignore[no-untyped-def]
+def lay_side_by_side(start, stop, first, second, both):
     """Lay the rows of two arrays of shape n × K next to each other: n × 2 × K."""
     for row in range(start, stop):
-        for k in range(first.shape[1]):
-            both[row, 0, k] = first[row, k]
-        for k in range(first.shape[1]):
-            both[row, 1, k] = second[row, k]
+        both[row, 0] = first[row]
+        both[row, 1] = second[row]
 
 
 @compiled
-def sum_rows(  # type: ignore[no-untyped-def]
-    start, stop, indptr, indices, order, shares, excess, users, items, allocated, exposed
-):  # fmt: skip
+def sum_rows(start, stop, indptr, indices, order, shares, excess, users, items, allocated, exposed):
     """Add to each item's sums the latent variables of its non-zeros; `order` finds them among the users'.
 
     `users` is rows × 1 × K, geometric means, or rows × 2 × K, with the means beside them: one row brings both. `excess`
     is None for Poisson, which has nothing to add to `exposed`.
     """
-    n_components, end, line = users.shape[2], indptr[stop] - 1, CACHE_LINE // users.itemsize
-    zero = users.dtype.type(0)
+    n_components, end, zero = users.shape[2], indptr[stop] - 1, users.dtype.type(0)
+    line = CACHE_LINE // users.itemsize
     row_allocated, row_exposed = np.empty(n_components, users.dtype), np.empty(n_components, users.dtype)
     sum_allocated, sum_exposed = np.empty(n_components), np.empty(n_components)
     for item in range(start, stop):
@@ -355,13 +314,13 @@ def sum_rows(  # type: ignore[no-untyped-def]
             row_exposed[:] = zero
             for p in range(run, min(run + RUN, last)):
                 ahead, user = order[min(p + AHEAD, end)], indices[p]
-                _prefetch(shares, ahead)
-                _fetch(users, indices[min(p + AHEAD // 2, end)], line)
+                prefetch(shares, ahead)
+                prefetch_row(users, indices[min(p + AHEAD // 2, end)], line)
                 share = shares[order[p]]
                 for k in range(n_components):
                     row_allocated[k] += share * users[user, 0, k]
                 if excess is not None:
-                    _prefetch(excess, ahead)
+                    prefetch(excess, ahead)
                     more = excess[order[p]]
                     for k in range(n_components):
                         row_exposed[k] += more * users[user, 1, k]
@@ -372,3 +331,61 @@ def sum_rows(  # type: ignore[no-untyped-def]
             allocated[item, k] += items[item, k] * sum_allocated[k]
             if excess is not None:
                 exposed[item, k] += sum_exposed[k]
+
+
+@compiled
+def sum_log1p(row, scale, moderate):
+    """Σ ln(1 + scale · x) over a row; if `moderate`, by products of eight: 1 + x < 10³⁸ keeps them finite."""
+    total, eighth = 0.0, len(row) // 8 if moderate else 0
+    for j in range(eighth):
+        more = 0.0  # Π(1 + x) − 1: without the 1, small x keep their digits
+        for part in range(8):
+            x = np.float64(row[part * eighth + j]) * scale
+            more += x + more * x
+        total += log1p(more)
+    for j in range(8 * eighth, len(row)):
+        total += log1p(np.float64(row[j]) * scale)
+    return total
+
+
+@compiled
+def expose_tile(intensity, concentrations, row_logs):
+    """Replace each intensity μ of a tile by the exposure α/(α+μ) of an unseen cell; take α ln(1 + μ/α) off `row_logs`.
+
+    α is that of the row. `row_logs` is None if no logarithms are wanted.
+    """
+    for row in range(len(intensity)):
+        concentration = concentrations[row]
+        if row_logs is not None:
+            row_logs[row] -= concentration * sum_log1p(intensity[row], 1.0 / np.float64(concentration), True)
+        for j in range(intensity.shape[1]):
+            intensity[row, j] = concentration / (concentration + intensity[row, j])
+
+
+@compiled
+def expose_tile_by_column(intensity, concentrations, row_logs):
+    """`expose_tile` with the α of the column."""
+    n_columns = intensity.shape[1]
+    for row in range(len(intensity)):
+        if row_logs is not None:
+            total = 0.0
+            for j in range(n_columns):
+                α = np.float64(concentrations[j])
+                total += α * log1p(np.float64(intensity[row, j]) / α)
+            row_logs[row] -= total
+        for j in range(n_columns):
+            intensity[row, j] = concentrations[j] / (concentrations[j] + intensity[row, j])
+
+
+@compiled
+def slope_tile(intensity, concentrations, slopes, curvatures):
+    """Add up ∂/∂α and ∂²/∂α² of −α ln(1 + μ/α): −ln(1 + μ/α) + μ/(α+μ) and μ²/(α(α+μ)²), α that of the row."""
+    for row in range(len(intensity)):
+        α, slope, curvature = np.float64(concentrations[row]), 0.0, 0.0
+        for j in range(intensity.shape[1]):
+            μ = np.float64(intensity[row, j])
+            share = μ / (α + μ)
+            slope += share - log1p(μ / α)
+            curvature += share * share
+        slopes[row] += slope
+        curvatures[row] += curvature / α

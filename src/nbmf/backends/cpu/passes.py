@@ -1,34 +1,34 @@
 """The passes on several threads of one machine: compiled walks over the non-zeros, matrix products over the tiles.
 
 Rows are shared out by equal work, each done by one thread (see kernels.py), and matrix products run on one BLAS thread
-each with fixed tiles, so the number of threads changes nothing but the time.
+each with fixed tiles, so results are identical for any number of threads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
-import numba
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
 
-from nbmf.backends import OnHost, Sums
+from nbmf.backends import Fast, Given, OnHost, Sums, UserSums
 from nbmf.backends.counts import Counts
-from nbmf.backends.cpu import kernels, tiles
-from nbmf.backends.slopes import sum_slopes
-from nbmf.model.factors import Factor, Gamma, Prior
+from nbmf.backends.cpu import kernels
+from nbmf.backends.slopes import SHAPES, Pair, sum_slopes
+from nbmf.backends.threads import cut_evenly, hand_out, one_blas_thread
+from nbmf.model.factors import Gamma, Prior
 from nbmf.model.likelihood import Likelihood, Poisson
 from nbmf.model.ties import Ties
 
 Array = NDArray[np.floating[Any]]
-Job = tuple[NDArray[Any], Callable[[int, int], None]]  # where each row's non-zeros begin; what does a stretch of rows
+Loop = Callable[[int, int], None]  # does a stretch of rows
+Job = tuple[NDArray[Any], Loop]  # where each row's non-zeros begin, and what does the rows
+Concentrations = tuple[Array | None, Array | None]  # of rows or of columns
 
 TILE_ROWS, TILE_COLUMNS = 128, 800  # a tile and its factors stay in a core's own cache
 BLOCK_ROWS = 4096  # rows summed in single precision before the sum goes to double
@@ -40,92 +40,78 @@ LEAST_WORK = 4096  # non-zeros for which waking a thread pays
 SHARES = 32  # many, so that all threads end together, and not a function of their number
 
 
-@dataclass(frozen=True)
-class SparseExpectation:
+@dataclass(frozen=True, kw_only=True)
+class SparseExpectation(UserSums):
     """The latent variables of the non-zeros (`shares`, `excess`: see kernels.py) and how to get those of the others.
 
     The unseen cells' exposures are `unseen[user, cluster]` if tied. If exact they are computed from the factors again
     by tiles, faster than a users × items array could be read; for Poisson they are 1.
     """
 
-    users: Factor
-    items: Factor
-    likelihood: Likelihood
-    ties: Ties | None
+    given: Given
     shares: Array
     excess: Array | None
     unseen: Array | None
-    sums: Sums | None
     log_evidence: float
-
-    @property
-    def user_sums(self) -> Sums:
-        """The sums of Eq. (update_w), made in the same walks as the shares and the excess."""
-        if self.sums is None:
-            raise ValueError("the users' sums were not asked for: expect(..., sum_users=True) makes them")
-        return self.sums
 
 
 @dataclass(frozen=True)
-class Cpu(OnHost):
-    """Threads on one machine; `n_threads=None` takes as many as numba does."""
+class Cpu(OnHost, Fast):
+    """Threads on one machine: `n_threads` of them, all cores by default."""
 
     n_threads: int | None = None
 
-    def expect(
-        self,
-        counts: Counts,
-        users: Factor,
-        items: Factor,
-        likelihood: Likelihood,
-        ties: Ties | None,
-        *,
-        sum_users: bool = True,
-    ) -> SparseExpectation:
-        """Infer allocations and exposures, Eqs. (update_c) and (update_a), and sum them for each user in one walk."""
+    def infer(self, counts: Counts, given: Given, sum_users: bool) -> SparseExpectation:
+        """Infer allocations and exposures, and sum them for each user in the same walks."""
+        users, items, likelihood, ties = given
         by_user, dtype = counts.by_user, users.mean.dtype
-        walk = _walk(by_user)
+        walk, log_evidence = _walk(by_user), np.zeros(by_user.shape[0])
         shares, allocated = np.empty(by_user.nnz, dtype), np.empty_like(users.mean) if sum_users else None
-        log_evidence = np.zeros(by_user.shape[0])
         factors = (users.geometric_mean, items.geometric_mean, LEAST_INTENSITY[dtype])
         precise = counts.values[0].max(initial=0.0) > LARGE_COUNT
-        allocate = partial(_call, kernels.allocate_rows, (*walk, *factors, shares, allocated, log_evidence, precise))
+        allocate = _loop(kernels.allocate_rows, *walk, *factors, shares, allocated, log_evidence, precise)
         excess = unseen = None
-        exposed: Array | None
-        if isinstance(likelihood, Poisson):
-            exposed = self._sum_rows(items.mean)[None, :].astype(dtype)
-            log_evidence[:1] = -self._sum_rows(users.mean) @ self._sum_rows(items.mean)
-            if counts.unknown is not None:
-                left_out = counts.unknown @ items.mean
-                log_evidence += (users.mean * left_out).sum(axis=1, dtype=np.float64)
-                exposed = np.maximum(exposed - left_out, 0)  # below 0 is rounding
+        α = _concentrations(likelihood, by_user.shape[0], dtype)
+        if α is None:
+            exposed: Array | None = self._expose_all(counts, given, log_evidence)
             self._share_out((by_user.indptr, allocate))
         else:
-            by_user_α, by_item_α = _concentrations(likelihood, by_user.shape[0], dtype)
             labels = sizes = None
             excess, exposed = np.empty_like(shares), np.empty_like(users.mean) if sum_users else None
             if ties is not None:
                 labels, sizes = _unsigned(ties.labels), np.array(list(map(len, ties.members)), dtype)
                 unseen = np.empty((len(users.mean), ties.n_clusters), dtype)
             means, found = (users.mean, items.mean), (exposed, log_evidence)
-            if by_item_α is None:
-                settings = (by_user_α, labels, sizes, excess, unseen)
-                expose = partial(_call, kernels.expose_rows, (*walk, *means, *settings, *found, precise))
+            if α[1] is None:
+                settings = (α[0], labels, sizes, excess, unseen)
+                expose = _loop(kernels.expose_rows, *walk, *means, *settings, *found, precise)
             else:
-                expose = partial(_call, kernels.expose_rows_by_item, (*walk, *means, by_item_α, excess, *found))
+                expose = _loop(kernels.expose_rows_by_item, *walk, *means, α[1], excess, *found)
             if ties is None or unseen is None:
-                self._expose_unseen(*means, items.mean, (by_user_α, by_item_α), *found, allocate, expose)
+                self._expose_unseen(*means, items.mean, α, *found, allocate, expose)
             else:
-                sums = self._sum_clusters(ties, items.mean)
-                self._tie(by_user.indptr, users.mean, sums, unseen, exposed, allocate, expose)
-        user_sums = None if allocated is None or exposed is None else Sums(allocated, exposed)
-        total = float(log_evidence.sum())
-        return SparseExpectation(users, items, likelihood, ties, shares, excess, unseen, user_sums, total)
+                tie = _tie(users.mean, self._sum_clusters(ties, items.mean), unseen, exposed, (allocate, expose))
+                with one_blas_thread():
+                    self._share_out((by_user.indptr, tie))
+        sums = None if allocated is None or exposed is None else Sums(allocated, exposed)
+        latent: dict[str, Any] = {"shares": shares, "excess": excess, "unseen": unseen}
+        return SparseExpectation(given=given, sums=sums, log_evidence=float(log_evidence.sum()), **latent)
 
-    def sum_by_item(self, counts: Counts, expectation: SparseExpectation, users: Factor) -> Sums:
+    def _expose_all(self, counts: Counts, given: Given, log_evidence: NDArray[np.float64]) -> Array:
+        """Return the users' sums where every known cell has exposure 1; add −Σ μ to `log_evidence`."""
+        user_means, item_means = given.users.mean, given.items.mean
+        exposed: Array = self._sum_rows(item_means)[None, :].astype(user_means.dtype)
+        log_evidence[:1] = -self._sum_rows(user_means) @ self._sum_rows(item_means)
+        if counts.unknown is not None:
+            left_out = counts.unknown @ item_means
+            log_evidence += (user_means * left_out).sum(axis=1, dtype=np.float64)
+            exposed = np.maximum(exposed - left_out, 0)  # below 0 is rounding
+        return exposed
+
+    def sum_by_item(self, counts: Counts, expectation: SparseExpectation, users: Any) -> Sums:
         """Sum the same allocations and exposures for each item, Eq. (update_h)."""
-        before, items, ties, user_means = expectation.users, expectation.items, expectation.ties, users.mean
-        allocated, excess = np.zeros_like(items.mean), expectation.excess
+        before, items, likelihood, ties = expectation.given
+        user_means, excess, allocated = users.mean, expectation.excess, np.zeros_like(items.mean)
         if excess is None:
             exposed = self._sum_rows(user_means)[None, :].astype(user_means.dtype)
             if counts.unknown is not None:
@@ -134,26 +120,17 @@ class Cpu(OnHost):
             exposed = np.empty_like(items.mean)
         else:
             exposed = self._sum_rows(user_means, expectation.unseen).astype(user_means.dtype)[ties.labels]
-
-        blocks, geometric = counts.by_item, before.geometric_mean
-        bounds = np.cumsum([0, *(block.shape[1] for block in blocks)])
-        rows = [slice(start, stop) for start, stop in pairwise(bounds.tolist())]
-        tables, lays = [geometric[of_block][:, None] for of_block in rows], []
-        if excess is not None:
-            # one table is laid while the other is read; exact exposures walk over all blocks together
-            n_buffers = len(blocks) if ties is None else min(2, len(blocks))
-            buffers = np.empty((n_buffers, int(np.diff(bounds).max()), 2, geometric.shape[1]), geometric.dtype)
-            tables = [buffers[n % n_buffers, : block.shape[1]] for n, block in enumerate(blocks)]
-            for of_block, table in zip(rows, tables, strict=True):
-                arguments = (geometric[of_block], user_means[of_block], table)
-                lays.append((_even(len(table)), partial(_call, kernels.lay_side_by_side, arguments)))
+        # tied exposures lay one block's table while another is read; exact ones walk over all blocks together
+        n_buffers = len(counts.by_item) if ties is None else 2
+        tables, lays = _tables(counts.by_item, before.geometric_mean, None if excess is None else user_means, n_buffers)
         walks = []
-        for block, table in zip(blocks, tables, strict=True):
+        for block, table in zip(counts.by_item, tables, strict=True):
             found = (expectation.shares, excess, table, items.geometric_mean, allocated, exposed)
-            walks.append((block.indptr, partial(_call, kernels.sum_rows, (*_walk(block), *found))))
-        if excess is not None and ties is None:
-            by_user, by_item = _concentrations(expectation.likelihood, len(before.mean), before.mean.dtype)
-            if by_item is None and np.ndim(expectation.likelihood.concentration) == 0:
+            walks.append((block.indptr, _loop(kernels.sum_rows, *_walk(block), *found)))
+        α = _concentrations(likelihood, len(before.mean), before.mean.dtype)
+        if α is not None and ties is None:
+            by_user, by_item = α
+            if by_item is None and np.ndim(likelihood.concentration) == 0:
                 by_item = np.full(len(items.mean), by_user[0])
             αs = (by_item, by_user if by_item is None else None)
             self._share_out(*lays)
@@ -170,60 +147,57 @@ class Cpu(OnHost):
         mean, geometric_mean = np.empty_like(sums.allocated), np.empty_like(sums.allocated)
         rows = [np.empty(len(mean)) for _ in range(3)]
         constants = float(prior.shape), np.asarray(prior.rate, np.float64).reshape(-1)
-        arguments = (*constants, *sums, mean, geometric_mean, *rows)
-        self._share_out((_even(len(mean)), partial(_call, kernels.gamma_rows, arguments)))
+        self._share_out((_even(len(mean)), _loop(kernels.gamma_rows, *constants, *sums, mean, geometric_mean, *rows)))
         return Gamma(mean, geometric_mean, sums.exposed, prior.rate, *rows)
 
-    def slopes(
-        self, counts: Counts, expectation: SparseExpectation, group: str
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """∂/∂α and ∂²/∂α² of the log-evidence: the cells as if every count were 0, and what the stored ones differ."""
-        law, ties, excess, unseen = expectation.likelihood, expectation.ties, expectation.excess, expectation.unseen
-        if excess is None:
-            raise TypeError(f"{type(law).__name__} has no concentration to learn")
-        sums = sum_slopes(counts.by_user, law, ties, excess, unseen, group)
+    def slopes(self, counts: Counts, expectation: SparseExpectation, group: str) -> Pair:
+        """∂/∂α and ∂²/∂α² of the log-evidence: of all cells as if their counts were 0, corrected in the stored ones."""
+        (users, _, likelihood, ties), unseen = expectation.given, expectation.unseen
+        α = _concentrations(likelihood, len(users.mean), np.dtype(np.float64))
+        if α is None or expectation.excess is None:
+            raise TypeError(f"{type(likelihood).__name__} has no concentration to learn")
+        tied = None if ties is None or unseen is None else (ties, unseen)
+        sums = sum_slopes(counts.by_user, expectation.excess, α, tied, group)
         if ties is None:
-            of_zeros = self._unseen_slopes(expectation, group)
+            of_zeros = self._unseen_slopes(expectation.given, α, group)
             sums = sums + (np.sum(of_zeros, axis=1, keepdims=True) if group == "all" else of_zeros)
-        slope, curvature = sums.reshape(2, *{"all": (), "user": (-1, 1), "item": (1, -1)}[group])
+        slope, curvature = sums.reshape(2, *SHAPES[group])
         return slope, curvature
 
-    def _unseen_slopes(
-        self, expectation: SparseExpectation, group: str
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _unseen_slopes(self, given: Given, α: tuple[Array, Array | None], group: str) -> NDArray[np.float64]:
         """Sums over each user's, or each item's, cells as if every count were 0, by tiles."""
-        rows, columns = expectation.users.mean, expectation.items.mean
-        by_row, by_item = _concentrations(expectation.likelihood, len(rows), rows.dtype)
+        rows, columns, of_rows = given.users.mean, given.items.mean, α[0]
         if group == "item":
             rows, columns = columns, rows
-            by_row = np.full(len(rows), by_row[0]) if by_item is None else by_item
-        slopes, curvatures = np.zeros((2, len(rows)))
+            of_rows = np.full(len(rows), α[0][0]) if α[1] is None else α[1]
+        by_row = of_rows.astype(rows.dtype)
+        sums = np.zeros((2, len(rows)))
         transposed = np.ascontiguousarray(columns.T)
 
         def add(top: int) -> None:
             block = slice(top, top + TILE_ROWS)
             for left in range(0, len(columns), TILE_COLUMNS):
                 tile = rows[block] @ transposed[:, left : left + TILE_COLUMNS]
-                tiles.slope_tile(tile, by_row[block], slopes[block], curvatures[block])
+                kernels.slope_tile(tile, by_row[block], *sums[:, block])
 
-        with self._blas.limit(limits=1, user_api="blas"):
-            self._run(add, range(0, len(rows), TILE_ROWS))
-        return slopes, curvatures
+        with one_blas_thread():
+            hand_out(add, range(0, len(rows), TILE_ROWS), self.n_threads)
+        return sums
 
     def _expose_unseen(
         self,
         rows: Array,
         columns: Array,
         weights: Array,
-        concentrations: tuple[Array | None, Array | None],
+        concentrations: Concentrations,
         exposed: Array | None,
         log_evidence: NDArray[np.float64] | None,
-        *then: Callable[[int, int], None],
+        *then: Loop,
     ) -> None:
         """Exact exposures as if every count were 0, tile by tile; after each tile of rows, `then` does the non-zeros.
 
-        Sets `exposed` to Σ over columns of α/(α+μ) weights, and takes Σ α ln(1 + μ/α) off `log_evidence`; None: not
-        wanted. `concentrations` are those of the rows or those of the columns.
+        Sets `exposed` to Σ over columns of α/(α+μ) weights, and takes Σ α ln(1 + μ/α) off `log_evidence`; None means
+        that it is not wanted.
         """
         transposed, (by_row, by_column) = np.ascontiguousarray(columns.T), concentrations
         # a multiple of four, so that two or four threads end together
@@ -239,9 +213,9 @@ class Cpu(OnHost):
                 tile = buffer[: (bottom - top) * (right - left)].reshape(bottom - top, right - left)
                 np.matmul(rows[top:bottom], transposed[:, left:right], out=tile)
                 if by_column is not None:
-                    tiles.expose_tile_by_column(tile, by_column[left:right], logs)
+                    kernels.expose_tile_by_column(tile, by_column[left:right], logs)
                 elif by_row is not None:
-                    tiles.expose_tile(tile, by_row[top:bottom], logs)
+                    kernels.expose_tile(tile, by_row[top:bottom], logs)
                 if exposed is not None:
                     total += tile @ weights[left:right]
             if exposed is not None:
@@ -249,33 +223,8 @@ class Cpu(OnHost):
             for walk in then:
                 walk(top, bottom)
 
-        with self._blas.limit(limits=1, user_api="blas"):
-            self._run(expose_rows, range(n_tiles))
-
-    def _tie(
-        self,
-        indptr: NDArray[Any],
-        user_means: Array,
-        cluster_sums: Array,
-        unseen: Array,
-        exposed: Array | None,
-        allocate: Callable[[int, int], None],
-        expose: Callable[[int, int], None],
-    ) -> None:
-        """Tied exposures: ⟨w_u⟩·S_c, from which a walk makes A_uc; then Σ_c A_uc S_c on top of the walk's sums."""
-
-        def tie_rows(start: int, stop: int) -> None:
-            rows = slice(start, stop)
-            allocate(start, stop)
-            np.matmul(user_means[rows], cluster_sums.T, out=unseen[rows])
-            expose(start, stop)
-            if exposed is not None:
-                # A_uc S_c has the seen cells too, which the walk has taken off in advance; below 0 is rounding
-                exposed[rows] += unseen[rows] @ cluster_sums
-                np.maximum(exposed[rows], 0, out=exposed[rows])
-
-        with self._blas.limit(limits=1, user_api="blas"):
-            self._share_out((indptr, tie_rows))
+        with one_blas_thread():
+            hand_out(expose_rows, range(n_tiles), self.n_threads)
 
     def _sum_rows(self, values: Array, weights: Array | None = None) -> NDArray[np.float64]:
         """Σ over rows of values, or of weightsᵀ values: rows by blocks in single precision, blocks in double."""
@@ -285,8 +234,8 @@ class Cpu(OnHost):
             # the smaller side first: a tenth faster
             return values[block].sum(axis=0) if weights is None else (values[block].T @ weights[block]).T
 
-        with self._blas.limit(limits=1, user_api="blas"):
-            blocks = self._run(sum_block, range(0, len(values), BLOCK_ROWS))
+        with one_blas_thread():
+            blocks = hand_out(sum_block, range(0, len(values), BLOCK_ROWS), self.n_threads)
         total: NDArray[np.float64] = np.sum(blocks, axis=0, dtype=np.float64)
         return total
 
@@ -294,50 +243,62 @@ class Cpu(OnHost):
         """S_c: the sum of the rows of each cluster's items."""
         bounds, members = np.cumsum([0, *map(len, ties.members)]), np.concatenate(ties.members)
         sums = np.empty((ties.n_clusters, values.shape[1]), values.dtype)
-        arguments = (bounds, _unsigned(members), np.ones(len(values), values.dtype), values, sums)
-        self._share_out((bounds, partial(_call, kernels.sum_groups, arguments)))
+        ones = np.ones(len(values), values.dtype)
+        self._share_out((bounds, _loop(kernels.sum_groups, bounds, _unsigned(members), ones, values, sums)))
         return sums
 
     def _share_out(self, *jobs: Job) -> None:
-        """Call each job(start, stop) for stretches of rows of about equal work that together are all its rows."""
+        """Do all rows of each job, in stretches of about equal work."""
         tasks = []
-        for indptr, job in jobs:
+        for indptr, loop in jobs:
             work = indptr + ROW_WORK * np.arange(len(indptr), dtype=np.int64)
-            n_shares = max(1, min(SHARES, int(work[-1]) // LEAST_WORK))
-            bounds = np.unique(np.searchsorted(work, np.linspace(0, work[-1], n_shares + 1))).tolist()
-            tasks += [partial(job, start, stop) for start, stop in pairwise(bounds)]
-        self._run(lambda n: tasks[n](), range(len(tasks)))
-
-    def _run(self, job: Callable[[int], Any], starts: range) -> list[Any]:
-        """Return what job(start) gives for each start, done by whichever thread is free; this one works too."""
-        results: list[Any] = [None] * len(starts)
-        tasks = iter(range(len(starts)))  # shared: taking the next is one step of the interpreter
-
-        def work() -> None:
-            for n in tasks:
-                results[n] = job(starts[n])
-
-        helpers = [self._pool.submit(work) for _ in range(min(self._n_threads, len(starts)) - 1)]
-        work()
-        for helper in helpers:
-            helper.result()
-        return results
-
-    @cached_property
-    def _n_threads(self) -> int:
-        return self.n_threads or numba.get_num_threads()
-
-    @cached_property
-    def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(max(1, self._n_threads - 1), thread_name_prefix="nbmf")
-
-    @cached_property
-    def _blas(self) -> ThreadpoolController:
-        return ThreadpoolController()
+            bounds = cut_evenly(work, max(1, min(SHARES, int(work[-1]) // LEAST_WORK)))
+            tasks += [partial(loop, start, stop) for start, stop in pairwise(bounds)]
+        hand_out(lambda task: task(), tasks, self.n_threads)
 
 
-def _call(kernel: Any, arguments: tuple[Any, ...], start: int, stop: int) -> None:
-    kernel(start, stop, *arguments)
+def _tie(
+    user_means: Array, cluster_sums: Array, unseen: Array, exposed: Array | None, loops: tuple[Loop, Loop]
+) -> Loop:
+    """Tied exposures: ⟨w_u⟩·S_c, from which a walk makes A_uc; then Σ_c A_uc S_c on top of the walk's sums."""
+    allocate, expose = loops
+
+    def tie(start: int, stop: int) -> None:
+        rows = slice(start, stop)
+        allocate(start, stop)
+        np.matmul(user_means[rows], cluster_sums.T, out=unseen[rows])
+        expose(start, stop)
+        if exposed is not None:
+            # A_uc S_c has the seen cells too, which the walk has taken off in advance; below 0 is rounding
+            exposed[rows] += unseen[rows] @ cluster_sums
+            np.maximum(exposed[rows], 0, out=exposed[rows])
+
+    return tie
+
+
+def _tables(
+    blocks: tuple[sp.csr_array, ...], geometric: Array, means: Array | None, n_buffers: int
+) -> tuple[list[Array], list[Job]]:
+    """Return the users' rows that a walk over each block gathers, and the jobs that lay them side by side.
+
+    means : None for geometric means alone, which need no laying; n_buffers : most tables that are there at a time
+    """
+    bounds = np.cumsum([0, *(block.shape[1] for block in blocks)])
+    rows = [slice(start, stop) for start, stop in pairwise(bounds.tolist())]
+    if means is None:
+        return [geometric[of_block][:, None] for of_block in rows], []
+    size = min(n_buffers, len(blocks))
+    buffers = np.empty((size, int(np.diff(bounds).max()), 2, geometric.shape[1]), geometric.dtype)
+    tables = [buffers[n % size, : block.shape[1]] for n, block in enumerate(blocks)]
+    lays = [
+        (_even(len(table)), _loop(kernels.lay_side_by_side, geometric[of_block], means[of_block], table))
+        for of_block, table in zip(rows, tables, strict=True)
+    ]
+    return tables, lays
+
+
+def _loop(kernel: Any, *arguments: Any) -> Loop:
+    return lambda start, stop: kernel(start, stop, *arguments)
 
 
 def _walk(matrix: sp.csr_array) -> tuple[NDArray[Any], ...]:
@@ -356,9 +317,14 @@ def _unsigned(positions: NDArray[Any]) -> NDArray[Any]:
     return positions.view(f"u{positions.itemsize}")
 
 
-def _concentrations(likelihood: Likelihood, n_users: int, dtype: np.dtype[Any]) -> tuple[Array, Array | None]:
-    """Return the α of each user, and that of each item where it is the items' own; the users' then mean nothing."""
+def _concentrations(likelihood: Likelihood, n_users: int, dtype: np.dtype[Any]) -> tuple[Array, Array | None] | None:
+    """Return the α of each user, and of each item where items have their own (then the users' mean nothing).
+
+    None for Poisson, where all exposures are 1.
+    """
     α = likelihood.concentration
+    if isinstance(likelihood, Poisson):
+        return None
     if isinstance(α, np.ndarray) and α.shape[1] > 1:
         return np.ones(n_users, dtype), α.astype(dtype).ravel()
     return np.full(n_users, np.ravel(α), dtype), None

@@ -1,10 +1,10 @@
-"""Compiled loops for item–item weights: each item is a regression of its own on what users did with the others.
+"""Compiled loops for item–item weights: each item is a regression of its own on the users' other items.
 
     μ_ui = b_i + Σ_j x_uj B_ji,   B_ji ← B_ji · Σ_u x_uj t_ui/μ_ui / (Σ_u x_uj (α + t_ui)/(α + μ_ui) + ρ)
 
-`fit_lanes` does LANES items side by side with all others for neighbours: a non-zero of x is loaded once for all of them
+`fit_lanes` does LANES items side by side with all others as neighbours: a non-zero of x is loaded once for all of them
 and their numbers lie next to each other. `fit_candidates` does one item with few neighbours, and touches only users who
-have one of those or the item itself; the others all have μ = b. Sums run in the weights' own precision for at most RUN
+have one of those or the item itself; all other users have μ = b. Sums run in the weights' own precision for at most RUN
 terms and then go to double, and no loop both stores and sums up (kernels.py says why).
 """
 
@@ -21,7 +21,7 @@ ROUNDING = RUN  # units in the last place that a sum of RUN terms may lose, of t
 
 
 @compiled
-def _multiply(indptr, indices, values, table, products):  # type: ignore[no-untyped-def]
+def _multiply(indptr, indices, values, table, products):
     """Set each row of `products` to Σ_p values[p] · table[indices[p]] over the row's entries, all LANES wide."""
     run, total = np.empty(LANES, table.dtype), np.empty(LANES)
     for row in range(len(indptr) - 1):
@@ -46,7 +46,7 @@ def _multiply(indptr, indices, values, table, products):  # type: ignore[no-unty
 
 
 @compiled
-def _sum_rows(table, total):  # type: ignore[no-untyped-def]
+def _sum_rows(table, total):
     run = np.empty(LANES, table.dtype)
     total[:] = 0.0
     for start in range(0, len(table), RUN):
@@ -59,8 +59,8 @@ def _sum_rows(table, total):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _judge(now, before, size, tol, stretched, epsilon):  # type: ignore[no-untyped-def]
-    """Say whether an item goes on, and whether its last step, a stretched one, must be taken back."""
+def _judge(now, before, size, tol, stretched, epsilon):
+    """Return whether an item goes on, and whether its last step, a stretched one, must be taken back."""
     if before == -np.inf:
         return GOING, False
     if not now - before >= -ROUNDING * epsilon * (size + abs(before)):
@@ -69,9 +69,7 @@ def _judge(now, before, size, tol, stretched, epsilon):  # type: ignore[no-untyp
 
 
 @compiled
-def _expect(  # type: ignore[no-untyped-def]
-    items, targets, rows, α, penalty, weights, intercepts, intensity, exposure, shares, objective, size
-):  # fmt: skip
+def _expect(items, targets, rows, α, penalty, weights, intercepts, intensity, exposure, shares, objective, size):
     """Set exposures (α+t)/(α+μ), shares t/μ and, less its constant, the objective of each lane; `size` of its terms."""
     scale, least = weights.dtype.type(1) / α, np.finfo(weights.dtype).tiny
     _multiply(*rows, weights, intensity)
@@ -102,11 +100,9 @@ def _expect(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _update(  # type: ignore[no-untyped-def]
-    items, columns, penalty, exposure, shares, moves, stretched, ratio, allocated, weights, intercepts
-):  # fmt: skip
+def _update(items, columns, penalty, exposure, shares, moves, stretched, ratio, allocated, weights, intercepts):
     """Multiply the weights and intercepts of the lanes that move by their ratios, or by those to the power 3/2."""
-    one, least = weights.dtype.type(1), np.finfo(weights.dtype).tiny  # an item nobody has may be a neighbour
+    one, least = weights.dtype.type(1), np.finfo(weights.dtype).tiny  # a neighbour may be an item without users
     _multiply(*columns, exposure, ratio)
     _multiply(*columns, shares, allocated)
     for j in range(len(weights)):
@@ -126,21 +122,18 @@ def _update(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def fit_lanes(  # type: ignore[no-untyped-def]
+def fit_lanes(
     items, rows, columns, targets, concentration, penalty, constants, max_iter, tol, stretch,
     weights, intercepts, gains, n_sweeps, states, stop,
 ):  # fmt: skip
     """Fit some items, at most LANES, on all others.
 
-    rows, columns : x by user and by item, each (indptr, indices, values); `targets` : t by item
-    constants : for each item what of its log-likelihood depends on neither b nor B
-    tol : an item stops when a sweep adds no more than this to its objective
-    stretch : multiply by the 3/2-th power of the ratio until the objective falls by that
-    weights : n_items × LANES, B as it starts and as it ends, 0 where an item meets itself; intercepts : LANES
-    gains : 1 + max_iter numbers, to which the objective of the start and what each sweep adds are added
-    stop : one number; when another thread sets it, the fit ends where it is
-
-    An item whose objective fell by more than rounding has the state FALLEN.
+    `rows` and `columns` are x by user and by item, each (indptr, indices, values), and `targets` is t by item.
+    `constants` are the part of each item's log-likelihood that depends on neither b nor B. An item stops when a sweep
+    adds no more than `tol` to its objective. With `stretch` the ratio is taken to the power 3/2, until that lowers the
+    objective. `weights`, n_items × LANES and 0 where an item meets itself, are B as it starts and as it ends. To
+    `gains` are added the objective of the start and what each of max_iter sweeps adds. When another thread sets
+    `stop`, the fit ends where it is. An item whose objective fell by more than rounding has the state FALLEN.
     """
     dtype, n_users, n_items = weights.dtype, len(rows[0]) - 1, len(weights)
     intensity, exposure = np.empty((n_users, LANES), dtype), np.empty((n_users, LANES), dtype)
@@ -149,8 +142,8 @@ def fit_lanes(  # type: ignore[no-untyped-def]
     before, stretched, moves = np.full(LANES, -np.inf), np.full(LANES, stretch), np.zeros(LANES, np.bool_)
     states[items] = GOING
     for sweep in range(max_iter + 1):
-        law = concentration, penalty
-        _expect(items, targets, rows, *law, weights, intercepts, intensity, exposure, shares, objective, size)
+        settings = concentration, penalty
+        _expect(items, targets, rows, *settings, weights, intercepts, intensity, exposure, shares, objective, size)
         for k in range(len(items)):
             item, now = items[k], objective[k] + constants[items[k]]
             moves[k] = states[item] == GOING
@@ -170,10 +163,10 @@ def fit_lanes(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _touch(item, near, columns, targets, place, touched, local):  # type: ignore[no-untyped-def]
-    """Number the users who have the item, in its order, and then those who have a neighbour; return how many.
+def _touch(item, near, columns, targets, place, touched, local):
+    """Number the users who have the item, in its order, then those who have a neighbour, and return how many they are.
 
-    local : set to the number of the user of each entry of the neighbours, one neighbour after the other
+    `local` is set to the number of the user of each entry of the neighbours, one neighbour after another.
     """
     n_touched, entry = 0, 0
     for p in range(targets[0][item], targets[0][item + 1]):
@@ -193,7 +186,7 @@ def _touch(item, near, columns, targets, place, touched, local):  # type: ignore
 
 
 @compiled
-def _expect_touched(  # type: ignore[no-untyped-def]
+def _expect_touched(
     near, columns, local, counts, α, penalty, weights, intercept, intensity, exposure, shares, n_others
 ):  # fmt: skip
     """As `_expect`, for one item; `n_others` users have neither it nor a neighbour: for all of them μ is the intercept.
@@ -232,9 +225,7 @@ def _expect_touched(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _update_touched(  # type: ignore[no-untyped-def]
-    near, columns, local, penalty, exposure, shares, stretched, ratio, weights
-):  # fmt: skip
+def _update_touched(near, columns, local, penalty, exposure, shares, stretched, ratio, weights):
     """As `_update`, for one item's weights."""
     entry = 0
     for n in range(len(near)):
@@ -252,13 +243,13 @@ def _update_touched(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def fit_candidates(  # type: ignore[no-untyped-def]
+def fit_candidates(
     start, end, bounds, neighbours, columns, targets, n_users, concentration, penalty, constants, max_iter, tol,
     stretch, weights, intercepts, gains, n_sweeps, states, stop,
 ):  # fmt: skip
     """Fit items `start` to `end`, each on its own neighbours: those of item i are neighbours[bounds[i] : bounds[i+1]].
 
-    weights : one for each neighbour, B as it starts and as it ends; the others are as in `fit_lanes`, item by item
+    `weights` has one number per neighbour, B as it starts and as it ends; the others are as in `fit_lanes`.
     """
     dtype, longest, most = weights.dtype, 0, 0
     for item in range(start, end):
@@ -297,11 +288,11 @@ def fit_candidates(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def choose_candidates(start, stop, rows, targets, popularity, n_neighbours, chosen, n_chosen):  # type: ignore[no-untyped-def]
-    """For items `start` to `stop` choose those that most often go with it, Σ_u x_uj t_ui/√(Σ_u x_uj), at most so many.
+def choose_candidates(start, stop, rows, targets, popularity, n_neighbours, chosen, n_chosen):
+    """For each of items `start` to `stop` choose those that go with it most often, by Σ_u x_uj t_ui/√(Σ_u x_uj).
 
-    chosen : items × n_neighbours, set to them in ascending order; n_chosen : how many; those that never go with it are
-    not chosen, as the first update would set their weights to 0
+    `chosen`, items × n_neighbours, is set to them in ascending order, and `n_chosen` to their number. Those that never
+    go with the item are not chosen, as the first update would set their weights to 0.
     """
     n_items = len(popularity)
     together, met = np.zeros(n_items), np.empty(n_items, np.int64)

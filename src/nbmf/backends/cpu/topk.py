@@ -1,7 +1,7 @@
-"""Compiled loops over rows of scores: making them, keeping the best, counting what stands before given items.
+"""Compiled loops over rows of scores: making them, keeping the best, counting the items ranked before given ones.
 
-Rows may be longer than there are items: what is beyond is padding. Comparisons are taken as written: NaN is neither
-above, level with nor below anything.
+Rows may go on beyond the last item: that is padding. Comparisons are taken as written, so NaN is neither above, level
+with nor below anything.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from nbmf.backends.cpu.elementary import compiled
 
 CHUNK = 64  # scores compared with a user's threshold before any one is looked at; a loop of fixed length is vectorized
 PIECE = 2048  # scores that stay in the first-level cache while they are compared with one placed item after another
-FEW = 400  # up to so many items to place, comparing the row with each is quicker than searching for each of the row
+FEW = 400  # items to place up to which comparing the row with each is quicker than a search per score of the row
 
 
 @kernels.compiled
-def score_rows(users, items, scores):  # type: ignore[no-untyped-def]
-    """Set scores[u, i] to the product of user u's and item i's rows as they lie: for a few users."""
+def score_rows(users, items, scores):
+    """Set scores[u, i] to the product of user u's and item i's rows as they lie in memory: for a few users."""
     for i in range(len(items)):
         for u in range(len(users)):
             total = users.dtype.type(0)
@@ -28,13 +28,13 @@ def score_rows(users, items, scores):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _worse(score, item, other_score, other_item):  # type: ignore[no-untyped-def]
+def _worse(score, item, other_score, other_item):
     return score < other_score or (score == other_score and item > other_item)
 
 
 @compiled
-def _sift_down(items, scores, size, item, score):  # type: ignore[no-untyped-def]
-    """Put an item where the top of a heap was, and let it sink until no worse one is below it."""
+def _sift_down(items, scores, size, item, score):
+    """Replace the top of a heap by an item, and let it sink until no worse one is below it."""
     place = 0
     while True:
         child = 2 * place + 1
@@ -50,12 +50,12 @@ def _sift_down(items, scores, size, item, score):  # type: ignore[no-untyped-def
 
 
 @compiled
-def keep_best(scores, items, rows, indptr, indices, passed, best_items, best_scores):  # type: ignore[no-untyped-def]
+def keep_best(scores, items, rows, indptr, indices, passed, best_items, best_scores):
     """Put a tile's scores into the users' heaps of best items, whose top is the worst kept.
 
-    scores : tile of users × columns; `items` are the first columns' item positions, ascending
-    indptr, indices : of a csr matrix with the items to leave out of row `rows[n]`; None leaves out nothing
-    passed : for each user, the first of those that earlier tiles have not passed
+    `items` are the ascending item positions of the first columns. Row `rows[n]` of the csr matrix (indptr, indices) has
+    the items to leave out of user n's; `passed` is the first of them that earlier tiles have not passed. None leaves
+    out nothing.
     """
     n_columns, size = len(items), best_scores.shape[1]
     for n in range(len(rows)):
@@ -86,7 +86,7 @@ def keep_best(scores, items, rows, indptr, indices, passed, best_items, best_sco
 
 
 @kernels.compiled
-def keep_best_listed(users, items, indptr, indices, best_items, best_scores):  # type: ignore[no-untyped-def]
+def keep_best_listed(users, items, indptr, indices, best_items, best_scores):
     """Put each user's scores for the items of a list, row n of a csr matrix, into the user's heap of best items."""
     size = best_scores.shape[1]
     for n in range(len(users)):
@@ -99,8 +99,8 @@ def keep_best_listed(users, items, indptr, indices, best_items, best_scores):  #
 
 
 @compiled
-def sort_best(best_items, best_scores):  # type: ignore[no-untyped-def]
-    """Turn each user's heap into a list, best first: time and again the worst one left goes to the end."""
+def sort_best(best_items, best_scores):
+    """Turn each user's heap into a list, best first: the worst one left goes to the end, again and again."""
     for n in range(len(best_items)):
         items, scores = best_items[n], best_scores[n]
         for size in range(best_items.shape[1] - 1, 0, -1):
@@ -110,7 +110,7 @@ def sort_best(best_items, best_scores):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _compare(row, wanted, above, level):  # type: ignore[no-untyped-def]
+def _compare(row, wanted, above, level):
     """Count the scores of a row that are greater than, and equal to, each wanted one: a loop for each of those."""
     above[:] = 0
     level[:] = 0
@@ -126,7 +126,7 @@ def _compare(row, wanted, above, level):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _search(row, wanted, above, level):  # type: ignore[no-untyped-def]
+def _search(row, wanted, above, level):
     """`_compare` for many wanted scores: sort those, and find by bisection where each score of the row falls."""
     n_wanted = len(wanted)
     order = np.argsort(wanted)
@@ -152,14 +152,11 @@ def _search(row, wanted, above, level):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def place_rows(  # type: ignore[no-untyped-def]
-    scores, n_items, rows, indptr, indices, seen_indptr, seen_indices, above, level
-):  # fmt: skip
-    """For each item to place, count the items before it and beside it; seen items come after all others.
+def place_rows(scores, n_items, rows, indptr, indices, seen_indptr, seen_indices, above, level):
+    """For each item to place, count the items ranked before it and level with it; seen items come after all others.
 
-    scores : whole rows of users × items
-    indptr, indices : of the csr matrix of the items to place; `above` and `level` run beside its entries
-    seen_indptr, seen_indices : of that of the seen items; both have ascending columns in each row
+    `scores` are whole rows. (indptr, indices) is the csr matrix of the items to place, beside whose entries `above` and
+    `level` run, and (seen_indptr, seen_indices) that of the seen items; both have ascending columns in each row.
     """
     for n in range(len(rows)):
         first, last = indptr[rows[n]], indptr[rows[n] + 1]

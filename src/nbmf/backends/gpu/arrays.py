@@ -1,4 +1,4 @@
-"""What stays on the device between sweeps: the counts both ways round, and factors that NumPy sees only if it asks."""
+"""What stays on the device between sweeps: the counts both ways round, and factors that are fetched on demand."""
 
 from __future__ import annotations
 
@@ -40,25 +40,23 @@ class ResidentPoint(Point):
     """Entries known as numbers, on the device."""
 
     def __init__(self, value: Tensor) -> None:
-        """Keep the tensor, rows × K."""
-        self.__dict__["tensor"] = value
         self.__dict__["tensors"] = (value, value)
 
     @cached_property
     def value(self) -> Array:
         """The values on the host."""
-        return np.asarray(to_host(self.__dict__["tensor"]))
+        return np.asarray(to_host(self.__dict__["tensors"][0]))
 
     @property
     def dimensions(self) -> tuple[int, int]:
         """Rows and K."""
-        n_rows, n_components = self.__dict__["tensor"].shape
+        n_rows, n_components = self.__dict__["tensors"][0].shape
         return n_rows, n_components
 
     @property
     def total(self) -> float:
         """Σ of the values, in double precision."""
-        return float(self.__dict__["tensor"].sum(dtype=torch.float64))
+        return float(self.__dict__["tensors"][0].sum(dtype=torch.float64))
 
     def on_host(self) -> Point:
         """Return the same point in NumPy's memory."""
@@ -77,48 +75,20 @@ class Moments(NamedTuple):
 
 
 class ResidentGamma(Gamma):
-    """Gamma posteriors on the device; what is asked of them as NumPy arrays is fetched then, and kept."""
+    """Gamma posteriors on the device: their arrays are fetched when they are first asked for, and kept."""
 
     def __init__(self, moments: Moments, prior_rate: float | Array) -> None:
-        """Keep the tensors."""
         self.__dict__["moments"] = moments
         # asked for at the end of a sweep, when the device would wait for it
         self.__dict__["totals"] = torch.stack((moments.row_means, moments.row_logs, moments.row_entropies)).sum(dim=1)
         self.__dict__["tensors"] = (moments.mean, moments.geometric_mean)
         self.__dict__["prior_rate"] = prior_rate
 
-    def _fetch(self, name: str) -> NDArray[Any]:
-        return np.asarray(to_host(getattr(self.__dict__["moments"], name)))
-
-    @cached_property
-    def mean(self) -> Array:
-        """⟨x⟩, rows × K."""
-        return self._fetch("mean")
-
-    @cached_property
-    def geometric_mean(self) -> Array:
-        """exp⟨ln x⟩, rows × K."""
-        return self._fetch("geometric_mean")
-
-    @cached_property
-    def exposed(self) -> Array:
-        """Rates less the prior's, rows × K or 1 × K."""
-        return self._fetch("exposed")
-
-    @cached_property
-    def row_means(self) -> NDArray[np.float64]:
-        """Σ_k ⟨x⟩ of each row."""
-        return self._fetch("row_means")
-
-    @cached_property
-    def row_logs(self) -> NDArray[np.float64]:
-        """Σ_k ⟨ln x⟩ of each row."""
-        return self._fetch("row_logs")
-
-    @cached_property
-    def row_entropies(self) -> NDArray[np.float64]:
-        """Σ_k entropy of each row."""
-        return self._fetch("row_entropies")
+    def __getattr__(self, name: str) -> Any:
+        if name not in Moments._fields:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        found = self.__dict__[name] = np.asarray(to_host(getattr(self.__dict__["moments"], name)))
+        return found
 
     @property
     def dimensions(self) -> tuple[int, int]:
@@ -163,11 +133,9 @@ def tables(factor: Factor, device: Any) -> tuple[Tensor, Tensor]:
 class Runs(NamedTuple):
     """Rows cut into runs of bounded length, so that no program of a kernel has much more to do than another.
 
-    row, first, last : of each run: its row, and which non-zeros it has
-    slot : where its sums go: −1 for the row's own place, else a row of the partial sums
-    split_row, split_first, split_last : of each row with several runs: its number, and its slots
-    n_slots : how many partial sums there are
-    empty_row : the rows without non-zeros
+    Run n has the non-zeros first[n] to last[n] of row[n]. Its sums go to the row's own place if slot[n] is −1, else to
+    that row of the n_slots partial sums. The rows with several runs are split_row, with the slots split_first to
+    split_last; those without non-zeros are empty_row.
     """
 
     row: Tensor
@@ -184,8 +152,8 @@ class Runs(NamedTuple):
 def cut(indptr: Tensor, columns: Tensor, longest: int, block: int = 0) -> Runs:
     """Cut rows into runs of at most `longest` non-zeros.
 
-    block : if not 0, runs also end where the columns' number passes a multiple of it, and runs of one block of columns
-        come together: the rows that they gather are then still in the cache
+    If `block` is not 0, runs also end where the columns' number passes a multiple of it, and the runs of one block of
+    columns come together: the rows that they gather are then still in the cache.
     """
     device, n_rows, nnz = indptr.device, len(indptr) - 1, len(columns)
     lengths = indptr[1:] - indptr[:-1]
@@ -222,11 +190,9 @@ def cut(indptr: Tensor, columns: Tensor, longest: int, block: int = 0) -> Runs:
 class Clusters(NamedTuple):
     """Ties on the device.
 
-    labels : the cluster of each item
-    sizes : how many items each has
-    members : the items, one cluster after another
-    belongs : items × clusters, 1 where an item is in a cluster; None if there are more than FEW_CLUSTERS
-    n_unseen : users × clusters, how many items of each a user has not taken
+    `labels` has the cluster of each item, `sizes` the number of items of each cluster, `members` the items of one
+    cluster after another. `belongs` is items × clusters, 1 where an item is in a cluster, or None for more than
+    FEW_CLUSTERS; `n_unseen` is users × clusters, the number of items that a user has no count for.
     """
 
     labels: Tensor
@@ -237,21 +203,33 @@ class Clusters(NamedTuple):
 
     @classmethod
     def of(cls, labels: Tensor, n_clusters: int, counts: RowCounts) -> Clusters:
-        """Count the clusters' items, and what users took of each."""
+        """Count the items of each cluster, and the user's stored cells among them."""
         sizes, belongs = torch.bincount(labels, minlength=n_clusters), None
         if n_clusters <= FEW_CLUSTERS:
             belongs = (labels[:, None] == torch.arange(n_clusters, device=labels.device)).to(counts.values.dtype)
         place = counts.rows * n_clusters + labels[counts.columns]
-        taken = torch.bincount(place, minlength=counts.shape[0] * n_clusters).view(-1, n_clusters)
-        return cls(labels, sizes, torch.argsort(labels, stable=True), belongs, (sizes - taken).int())
+        stored = torch.bincount(place, minlength=counts.shape[0] * n_clusters).view(-1, n_clusters)
+        return cls(labels, sizes, torch.argsort(labels, stable=True), belongs, (sizes - stored).int())
+
+
+class Tiles(NamedTuple):
+    """What exact exposures over every cell are made of: means of both sides, weights of the columns, and α.
+
+    The α are the rows', or the columns' unless `α_columns` is None.
+    """
+
+    rows: Tensor
+    columns: Tensor
+    weights: Tensor
+    α_rows: Tensor
+    α_columns: Tensor | None
 
 
 @dataclass(frozen=True)
 class RowCounts:
-    """Counts on the device, row by row.
+    """Counts on the device, user by user; a negative value is an unknown cell.
 
-    indptr, columns, values : by user; a negative value is an unknown cell
-    user_runs : the users' rows, cut into runs of at most `longest` non-zeros
+    `user_runs` are the users' rows, cut into runs of at most `longest` non-zeros.
     """
 
     shape: tuple[int, int]
@@ -293,8 +271,7 @@ class RowCounts:
 class ResidentCounts(RowCounts):
     """The counts on the device both ways round.
 
-    item_indptr, item_users, order : by item: who took it, and where that non-zero is among the users'
-    item_runs : the items' rows, cut
+    By item: `item_users` has the users of each non-zero, `order` its place among the users' non-zeros.
     """
 
     item_indptr: Tensor
@@ -319,3 +296,11 @@ class ResidentCounts(RowCounts):
             order=order.int() if len(order) < 2**31 else order,
             item_runs=cut(of_item, item_users, longest, block),
         )
+
+    def add_up(self, values: Tensor, group: str) -> Tensor:
+        """Return the sum of the non-zeros' values over "all" cells, each "user" or each "item"."""
+        if group == "all":
+            return values.sum()[None]
+        by_user = group == "user"
+        lengths = torch.diff(self.indptr if by_user else self.item_indptr)
+        return torch.segment_reduce(values if by_user else values[self.order], "sum", lengths=lengths, initial=0)

@@ -1,4 +1,4 @@
-"""K-means on the device, for ties: rows are tied to the nearest of n centres."""
+"""K-means on the device, for ties: each row is tied to the nearest of n centres."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 Tensor = Any
 
-ROUNDS = 10  # as many as `ties.tie_items` makes
+ROUNDS = 10  # as in `ties.tie_items`
 DRAWN_ROWS = 4096  # rows whose weights are added up before one of them is drawn
 MOVED_ROWS = 64 * 4096  # rows summed in their own precision
 
@@ -37,9 +37,9 @@ def _far_apart(rows: Tensor, draws: NDArray[np.float64]) -> Tensor:
 
 
 def _drawn(weight: Tensor, draw: float) -> int:
-    """Return the place up to which the weights make that share of all: running sums on a device change from run to run.
+    """Return the place up to which the weights add up to the share `draw` of all.
 
-    So the sums of blocks come to the host, and the weights of the one block.
+    Running sums on a device change from run to run, so sums of blocks and the weights of one block come to the host.
     """
     whole = len(weight) - len(weight) % DRAWN_ROWS
     upto = np.cumsum([*weight[:whole].view(-1, DRAWN_ROWS).sum(dim=1).tolist(), float(weight[whole:].sum())])

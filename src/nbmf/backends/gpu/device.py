@@ -1,8 +1,8 @@
 """The passes on one GPU, by PyTorch and Triton; where there is none, by PyTorch on the CPU, for tests.
 
-Counts are copied to the device once, factors stay there from sweep to sweep (resident.py), and a few sums are all that
-leaves it in a sweep. triton_passes.py has the kernels, torch_passes.py what they mean. Rows are cut into runs of
-bounded length and summed without atomic operations: the same fit on the same device gives the same bits.
+Counts are copied to the device once, factors stay there from sweep to sweep (arrays.py), and a few sums are all that
+leaves it per sweep. triton.py has the kernels, passes.py what they mean. Rows are cut into runs of bounded length and
+summed without atomic operations: the same fit on the same device gives the same bits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 
-from nbmf.backends import Folds, Sums
+from nbmf.backends import Fast, FoldJob, Folds, Given, Sums, UserSums, check_kind
 from nbmf.backends.counts import BLOCK_ON_DEVICE, Counts
 from nbmf.backends.gpu import passes as torch_passes
 from nbmf.backends.gpu.arrays import (
@@ -25,50 +25,58 @@ from nbmf.backends.gpu.arrays import (
     ResidentGamma,
     ResidentPoint,
     RowCounts,
+    Tiles,
     tables,
     to_device,
     to_host,
 )
 from nbmf.backends.gpu.clusters import cluster_rows
 from nbmf.backends.gpu.fold import Rows, batches, fetch, joined, settle
-from nbmf.backends.gpu.slopes import stored_slopes, unseen_slopes
 from nbmf.backends.gpu.topk import best
+from nbmf.backends.slopes import SHAPES, Pair, of_stored, of_unseen
 from nbmf.model.factors import Factor, Gamma, Point, Prior
 from nbmf.model.likelihood import Likelihood, Poisson
 from nbmf.model.ties import Ties, tie_items
 
 Array = NDArray[np.floating[Any]]
 Tensor = Any
+Concentrations = tuple[Tensor, Tensor | None]  # of users, and of items where they have their own
 
-# Underflow can make λ of a non-zero 0 (see cpu.py); y/λ must stay finite
+# Underflow can make λ of a non-zero 0 (see cpu/passes.py); y/λ must stay finite
 LEAST_INTENSITY = {torch.float32: 1e-25, torch.float64: 1e-250}
 LONGEST_RUN = 512
 BLOCK_ROWS = 4096  # rows summed in single precision before the sum goes to double
 CLUSTERED_ON_DEVICE = 1e9  # items × K × clusters from which k-means on the host would take longer than a sweep
 
 
-class Inferred(NamedTuple):
-    """What a pass over the data finds, as `ResidentExpectation` keeps it."""
-
-    shares: Tensor
-    excess: Tensor | None
-    unseen: Tensor | None
-    sums: Sums | None
-    log_evidences: tuple[Tensor, ...]
-
-
-@dataclass(frozen=True)
-class ResidentExpectation:
-    """The latent variables of the non-zeros on the device, as in `cpu.SparseExpectation`."""
+class Tables(NamedTuple):
+    """`Given` on the device: the mean and the geometric mean of each factor."""
 
     users: tuple[Tensor, Tensor]
     items: tuple[Tensor, Tensor]
     likelihood: Likelihood
     ties: Ties | None
+
+
+class Wanted(NamedTuple):
+    """What a pass is asked for beside allocations and exposures: the users' sums, and tiles' logarithms.
+
+    Products over every cell are of `tile_type`, or of the factors' own type.
+    """
+
+    sums: bool
+    logs: bool = True
+    tile_type: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidentExpectation(UserSums):
+    """The latent variables of the non-zeros on the device, as in `cpu.passes.SparseExpectation`."""
+
+    given: Tables
     shares: Tensor
     excess: Tensor | None
     unseen: Tensor | None
-    sums: Sums | None
     log_evidences: tuple[Tensor, ...]
 
     @cached_property
@@ -76,25 +84,22 @@ class ResidentExpectation:
         """The sum of what the passes found."""
         return float(torch.stack(self.log_evidences).sum())
 
-    @property
-    def user_sums(self) -> Sums:
-        """The sums of Eq. (update_w), on the device."""
-        if self.sums is None:
-            raise ValueError("the users' sums were not asked for: expect(..., sum_users=True) makes them")
-        return self.sums
-
 
 @dataclass(frozen=True)
-class Gpu:
+class Gpu(Fast):
     """One device.
 
     Parameters
     ----------
-    device : "cuda" or "cpu"; None takes the GPU if there is one
-    precision : of the products over tiles, for exact exposures of single-precision factors: "float32" (three passes of
-        tf32, all digits), "tf32" or "bf16" (fastest; exposures lose digits after the third)
-    kernels : "triton" or "torch"; None takes Triton on a GPU
-    block : users whose rows a walk over the items gathers together, so that they are still in the cache; 0: all
+    device : str or None
+        "cuda" or "cpu"; by default the GPU if there is one.
+    precision : str
+        Of the products over tiles, for exact exposures of single-precision factors: "float32" (three passes of tf32,
+        all digits), "tf32" or "bf16" (fastest; exposures lose digits after the third).
+    kernels : str or None
+        "triton" or "torch"; by default Triton on a GPU.
+    block : int
+        Number of users whose rows a walk over the items gathers together, so that they are still in the cache; 0: all.
     """
 
     device: str | None = None
@@ -102,89 +107,71 @@ class Gpu:
     kernels: str | None = None
     block: int = BLOCK_ON_DEVICE
 
-    def expect(
-        self,
-        counts: Counts,
-        users: Factor,
-        items: Factor,
-        likelihood: Likelihood,
-        ties: Ties | None,
-        *,
-        sum_users: bool = True,
-    ) -> ResidentExpectation:
-        """Infer allocations and exposures, Eqs. (update_c) and (update_a), and sum them for each user."""
-        W, H = tables(users, self._device), tables(items, self._device)
-        α = None if isinstance(likelihood, Poisson) else self._concentrations(likelihood, W[0])
-        found = self._infer(self._resident(counts), W, H, α, ties, sum_users)
-        return ResidentExpectation(W, H, likelihood, ties, *found)
+    def infer(self, counts: Counts, given: Given, sum_users: bool) -> ResidentExpectation:
+        """Infer allocations and exposures, and sum them for each user."""
+        users, items = (tables(factor, self._device) for factor in (given.users, given.items))
+        α = self._concentrations(given.likelihood, len(users[0]), users[0].dtype)
+        resident = Tables(users, items, given.likelihood, given.ties)
+        return self._infer(self._resident(counts), resident, α, Wanted(sum_users))
 
-    def _infer(
-        self,
-        data: RowCounts,
-        W: tuple[Tensor, Tensor],
-        H: tuple[Tensor, Tensor],
-        α: tuple[Tensor, Tensor | None] | None,
-        ties: Ties | None,
-        sum_users: bool,
-        *,
-        tile_type: Any = None,
-        log_tiles: bool = True,
-    ) -> Inferred:
-        """`expect` on the device; products over every cell are of `tile_type`, None for the factors' own."""
-        passes = self._passes(W[0], ties)
-        shares, allocated, log_of_shares = passes.allocate(data, W[1], H[1], LEAST_INTENSITY[W[0].dtype], sum_users)
+    def _infer(self, data: RowCounts, given: Tables, α: Concentrations | None, wanted: Wanted) -> ResidentExpectation:
+        """`infer` on the device, with the α of these users."""
+        W, H, _, ties = given
+        passes, own = self._passes(W[0], ties), W[0].dtype
+        shares, allocated, log_of_shares = passes.allocate(data, W[1], H[1], LEAST_INTENSITY[own], wanted.sums)
         excess = unseen = exposed = None
         logs = [log_of_shares]
         if α is None:
             exposed = self._sum_rows(H[0])
             log = -self._sum_rows(W[0]) @ exposed
-            exposed = exposed[None, :].to(W[0].dtype)
+            exposed = exposed[None, :].to(own)
             if data.has_unknown:
-                left_out = passes.sum_users(data, (data.values < 0).to(W[0].dtype), H[0])
+                left_out = passes.sum_users(data, (data.values < 0).to(own), H[0])
                 log = log + (W[0] * left_out).sum(dtype=torch.float64)
                 exposed = (exposed - left_out).clamp_min(0)  # below 0 is rounding
         elif ties is None:
-            excess, of_stored, log = passes.expose(data, W[0], H[0], *α, sum_users)
+            excess, of_stored_cells, log = passes.expose(data, W[0], H[0], *α, wanted.sums)
             logs.append(log)
-            w, h, *αs = (None if table is None else table.to(tile_type or table.dtype) for table in (W[0], H[0], *α))
-            settings = {"logs": log_tiles, "sums": sum_users, "precision": self.precision}
-            exposed, log = passes.expose_tiles(w, h, h, *αs, **settings)
-            exposed = exposed + of_stored if sum_users else None
+            tiles = (None if table is None else table.to(wanted.tile_type or own) for table in (W[0], H[0], H[0], *α))
+            exposed, log = passes.expose_tiles(
+                Tiles(*tiles), logs=wanted.logs, sums=wanted.sums, precision=self.precision
+            )
+            exposed = exposed + of_stored_cells if wanted.sums else None
         else:
             clusters = self._clusters(ties, data)
             cluster_sums = self._sum_clusters(H[0], clusters)
             excess, unseen, log = passes.tie(data, W[0], H[0], W[0] @ cluster_sums.T, clusters, α[0])
-            if sum_users:
+            if wanted.sums:
                 # A_uc S_c has the seen cells too, which the excess has taken off; below 0 is rounding
-                of_stored = passes.sum_users(data, excess, H[0])
-                exposed = of_stored.addmm_(unseen, cluster_sums).clamp_min_(0)
+                of_stored_cells = passes.sum_users(data, excess, H[0])
+                exposed = of_stored_cells.addmm_(unseen, cluster_sums).clamp_min_(0)
         sums = None if allocated is None or exposed is None else Sums(allocated, exposed)
-        return Inferred(shares, excess, unseen, sums, (*logs, log))
+        found = {"shares": shares, "excess": excess, "unseen": unseen, "log_evidences": (*logs, log)}
+        return ResidentExpectation(given=given, sums=sums, **found)
 
     def sum_by_item(self, counts: Counts, expectation: ResidentExpectation, users: Factor) -> Sums:
         """Sum the same allocations and exposures for each item, Eq. (update_h)."""
-        data, ties, excess = self._resident(counts), expectation.ties, expectation.excess
-        (old_means, geometric), means = expectation.users, tables(users, self._device)[0]
+        ((old_means, geometric), items, likelihood, ties), excess = expectation.given, expectation.excess
+        data, means = self._resident(counts), tables(users, self._device)[0]
         passes = self._passes(means, ties)
-        allocated, of_stored = passes.sum_items(data, expectation.shares, geometric, excess, means)
-        allocated *= expectation.items[1]
-        if excess is None:
+        allocated, of_stored_cells = passes.sum_items(data, expectation.shares, geometric, excess, means)
+        allocated *= items[1]
+        α = self._concentrations(likelihood, len(old_means), old_means.dtype)
+        if α is None:
             exposed = self._sum_rows(means)[None, :].to(means.dtype)
             if data.has_unknown:
                 unknown = (data.values < 0).to(means.dtype)
                 exposed = (exposed - passes.sum_items(data, unknown, means, None, None)[0]).clamp_min(0)
             return Sums(allocated, exposed)
         if ties is None:
-            by_user, by_item = self._concentrations(expectation.likelihood, old_means)
-            if by_item is None and np.ndim(expectation.likelihood.concentration) == 0:
-                by_item = torch.full_like(expectation.items[0][:, 0], float(by_user[0]))
-            α = (by_item, None) if by_item is not None else (by_user, by_user)
-            exposed, _ = passes.expose_tiles(
-                expectation.items[0], old_means, means, *α, logs=False, sums=True, precision=self.precision
-            )
-            return Sums(allocated, exposed + of_stored)
+            by_user, by_item = α
+            if by_item is None and np.ndim(likelihood.concentration) == 0:
+                by_item = torch.full_like(items[0][:, 0], float(by_user[0]))
+            tiles = Tiles(items[0], old_means, means, *((by_user, by_user) if by_item is None else (by_item, None)))
+            exposed, _ = passes.expose_tiles(tiles, logs=False, sums=True, precision=self.precision)
+            return Sums(allocated, exposed + of_stored_cells)
         of_clusters = self._sum_rows(means, expectation.unseen).to(means.dtype)
-        return Sums(allocated, passes.add_shared(of_stored, of_clusters, self._clusters(ties, data).labels))
+        return Sums(allocated, passes.add_shared(of_stored_cells, of_clusters, self._clusters(ties, data).labels))
 
     def conditional(self, prior: Prior, sums: Sums) -> Gamma:
         """Return the posterior and its moments, in double precision until they are stored."""
@@ -206,86 +193,87 @@ class Gpu:
             return tie_items(items.mean, n_clusters, rng)
         return Ties(cluster_rows(tables(items, self._device)[0], n_clusters, rng), n_clusters)
 
-    def slopes(
-        self, counts: Counts, expectation: ResidentExpectation, group: str
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """∂/∂α and ∂²/∂α² of the log-evidence: the cells as if every count were 0, and what the stored ones differ."""
-        data, law = self._resident(counts), expectation.likelihood
-        if expectation.excess is None:
-            raise TypeError(f"{type(law).__name__} has no concentration to learn")
-        labels = None if expectation.ties is None else self._clusters(expectation.ties, data).labels
-        α = self._concentrations(law, expectation.users[0].double())
-        means = (expectation.users[0], expectation.items[0])
-        unseen = unseen_slopes(data, means, α, group, expectation.unseen, labels)
-        stored = stored_slopes(data, α, group, expectation.excess, expectation.unseen, labels)
-        shape = {"all": (), "user": (-1, 1), "item": (1, -1)}[group]
-        first, second = ((a + b).cpu().numpy().reshape(shape) for a, b in zip(unseen, stored, strict=True))
-        return first, second
+    def slopes(self, counts: Counts, expectation: ResidentExpectation, group: str) -> Pair:
+        """∂/∂α and ∂²/∂α² of the log-evidence: of all cells as if their counts were 0, corrected in the stored ones."""
+        data, ((users, _), (items, _), likelihood, ties) = self._resident(counts), expectation.given
+        α = self._concentrations(likelihood, len(users), torch.float64)
+        if α is None or expectation.excess is None:
+            raise TypeError(f"{type(likelihood).__name__} has no concentration to learn")
+        (by_user, by_item), rows, columns, shared = α, data.rows, data.columns.long(), None
+        if ties is None:
+            sides = (users, items, by_user)
+            if group == "item":
+                sides = (items, users, by_user[:1].expand(len(items)) if by_item is None else by_item)
+            zeros = torch_passes.slope_tiles(*sides)
+        else:
+            clusters, unseen = self._clusters(ties, data), to_device(expectation.unseen, self._device).double()
+            shared = unseen[rows, clusters.labels[columns].long()]
+            zeros = of_unseen(unseen, clusters.n_unseen, by_user, torch)
+        of_cells = by_user[rows] if by_item is None else by_item[columns]
+        stored = of_stored(data.values.double(), expectation.excess.double(), of_cells, shared, torch)
+        sums = [data.add_up(values, group) for values in stored]
+        first, second = (a + (b.sum() if group == "all" else b) for a, b in zip(sums, zeros, strict=True))
+        return to_host(first).reshape(SHAPES[group]), to_host(second).reshape(SHAPES[group])
 
-    def fold(
-        self,
-        counts: sp.csr_array,
-        factor: Factor,
-        likelihood: Likelihood,
-        prior: Prior,
-        ties: Ties | None,
-        *,
-        start: Array,
-        least_sum: float,
-        tol: float,
-        most: int,
-    ) -> Folds:
-        """Fold rows in, the other side's factor held fixed, in batches that bound the memory; see `folds.fold_rows`."""
-        means, geometric_means = tables(factor, self._device)
-        own, n_components, shape = means.dtype, means.shape[1], float(prior.shape)
-        H, passes = (means.double(), geometric_means.double()), self._passes(means, None)
-        α = np.atleast_2d(np.asarray(likelihood.concentration, np.float64))
-        of_columns = self._column(α).ravel() if α.shape[1] > 1 else None
+    def fold(self, job: FoldJob) -> Folds:
+        """Fold rows in, the other side's factor held fixed, in batches that bound the memory."""
+        check_kind(job.likelihood)
+        prior, shape = job.prior, float(job.prior.shape)
+        means, geometric_means = tables(job.factor, self._device)
+        own, n_components, passes = means.dtype, means.shape[1], self._passes(means, None)
+        H, wanted = (means.double(), geometric_means.double()), Wanted(True, logs=False, tile_type=own)
+        α = self._concentrations(job.likelihood, len(job.start), torch.float64)
 
         def update(data: RowCounts, rows: Rows) -> Rows:
-            W = rows.mean, rows.geometric_mean
-            αs = None if isinstance(likelihood, Poisson) else (rows.concentrations.ravel(), of_columns)
-            sums: Any = self._infer(data, W, H, αs, ties, True, tile_type=own, log_tiles=False).sums
-            rates, steps = rows.rates, rows.steps + 1
-            if not isinstance(factor, Gamma):
-                mean = torch.where(sums.exposed > 0, sums.allocated / sums.exposed, rows.mean)
-                return Rows(mean, mean, sums.allocated, sums.exposed, rates, rows.concentrations, steps)
-            if np.ndim(prior.rate):
-                rates = shape * n_components / rows.mean.sum(1, keepdim=True).clamp_min(least_sum)
-            found = passes.gamma_moments(shape, rates, sums.allocated, sums.exposed)
-            moments = (found.mean, found.geometric_mean)
-            return Rows(*moments, sums.allocated, sums.exposed, rates, rows.concentrations, steps)
+            given = Tables((rows.mean, rows.geometric_mean), H, job.likelihood, job.ties)
+            αs = None if α is None else (rows.concentrations.ravel(), α[1])
+            sums: Any = self._infer(data, given, αs, wanted).user_sums
+            allocated, exposed = sums
+            rates = rows.rates
+            if not isinstance(job.factor, Gamma):
+                mean = geometric_mean = torch.where(exposed > 0, allocated / exposed, rows.mean)
+            else:
+                if np.ndim(prior.rate):
+                    rates = shape * n_components / rows.mean.sum(1, keepdim=True).clamp_min(job.least_sum)
+                mean, geometric_mean, *_ = passes.gamma_moments(shape, rates, allocated, exposed)
+            return Rows(mean, geometric_mean, allocated, exposed, rates, rows.concentrations, rows.steps + 1)
 
         parts = []
-        for part in batches(counts.indptr, n_components, 0 if ties is None else ties.n_clusters):
-            data = RowCounts.copied(counts[part], self._device, LONGEST_RUN)
-            αs = self._column(α[part] if len(α) > 1 else α[:, :1])
-            rows = Rows.at(to_device(start[part], self._device), float(np.ravel(prior.rate)[0]), αs)
-            parts.append(fetch(settle(data, rows, update, tol, most), factor, prior, passes, own))
+        for part in batches(job.counts.indptr, n_components, 0 if job.ties is None else job.ties.n_clusters):
+            data = RowCounts.copied(job.counts[part], self._device, LONGEST_RUN)
+            start = to_device(job.start[part], self._device)
+            of_rows = torch.ones_like(start[:, :1]) if α is None else α[0][part, None]
+            rows = Rows.at(start, float(np.ravel(prior.rate)[0]), of_rows)
+            parts.append(fetch(settle(data, rows, update, job.tol, job.most), job, passes, own))
         self._kept.clear()
-        return joined(parts)
+        return joined(parts, job)
 
     def best(self, users: Array, items: Array, n: int, exclude: sp.csr_array | None) -> tuple[NDArray[np.intp], Array]:
-        """Return the columns and scores of each user's n best items; see `resident_ranks.best`."""
+        """Return the columns and scores of each user's n best items; see `topk.best`."""
         columns, scores = best(to_device(users, self._device), to_device(items, self._device), n, exclude)
         return to_host(columns), to_host(scores)
 
     def _passes(self, table: Tensor, ties: Ties | None) -> Any:
-        """The kernels that can do it."""
+        """Return the kernels that can do it."""
         if self._kernels == "torch":
             return torch_passes
-        from nbmf.backends.gpu import triton as triton_passes  # noqa: PLC0415 (not everywhere where torch is)
+        from nbmf.backends.gpu import triton as triton_passes  # noqa: PLC0415 (not installed wherever torch is)
 
         n_clusters = 0 if ties is None else ties.n_clusters
         return triton_passes if triton_passes.fits(table.shape[1], n_clusters) else torch_passes
 
-    def _concentrations(self, likelihood: Likelihood, users: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the α of each user, and that of each item where it is the items' own; the users' then mean nothing."""
+    def _concentrations(self, likelihood: Likelihood, n_users: int, dtype: Any) -> Concentrations | None:
+        """Return the α of each user, and of each item where items have their own (then the users' mean nothing).
+
+        None for Poisson, where all exposures are 1.
+        """
+        if isinstance(likelihood, Poisson):
+            return None
         α = np.atleast_2d(np.asarray(likelihood.concentration, np.float64))
-        on_device = self._column(α).ravel().to(users.dtype)
+        on_device = self._column(α).ravel().to(dtype)
         if α.shape[1] > 1:
-            return torch.ones_like(users[:, 0]), on_device
-        return on_device.expand(len(users)).contiguous(), None
+            return torch.ones(n_users, dtype=dtype, device=self._device), on_device
+        return on_device.expand(n_users).contiguous(), None
 
     def _column(self, values: NDArray[np.float64]) -> Tensor:
         """Put numbers below each other on the device; one alone is made there, as copies wait for what is under way."""
@@ -310,7 +298,7 @@ class Gpu:
         return torch.segment_reduce(rows, "sum", lengths=clusters.sizes, axis=0, initial=0).to(values.dtype)
 
     def _clusters(self, ties: Ties, counts: RowCounts) -> Clusters:
-        """The ties on the device, kept while they are the same."""
+        """Return the ties on the device, kept while they are the same."""
         if self._kept.get("ties") is not ties or self._kept.get("counted") is not counts:
             labels = to_device(ties.labels.astype(np.int32), self._device)
             clusters = Clusters.of(labels, ties.n_clusters, counts)
@@ -319,7 +307,7 @@ class Gpu:
         return found
 
     def _resident(self, counts: Counts) -> ResidentCounts:
-        """The counts on the device, kept while they are the same."""
+        """Return the counts on the device, kept while they are the same."""
         if self._kept.get("counts") is not counts:
             self._kept.pop("resident", None)  # its memory first
             resident = ResidentCounts.of(counts, self._device, LONGEST_RUN, self.block)

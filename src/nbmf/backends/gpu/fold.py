@@ -1,26 +1,27 @@
 """Folding in on the device: the updates of many rows at once, again and again, until none of them moves.
 
-As in folds.py everything is in double precision, but for products over every cell (exact exposures), which are of the
-other side's own type.
+As in cpu/fold.py everything is in double precision, but for products over every cell (exact exposures), which are of
+the other side's own type.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nbmf.backends import Folds
+from nbmf.backends import FoldJob, Folds
 from nbmf.backends.gpu.arrays import RowCounts, to_host
-from nbmf.model.factors import Factor, Gamma, Point, Prior
+from nbmf.backends.threads import cut_within
+from nbmf.model.factors import Gamma, Point
 
 Tensor = Any
 
-BATCH_BYTES = 1 << 31  # of the device's memory that rows under way may take
+BATCH_BYTES = 1 << 31  # of the device's memory for the rows of a batch
 CELL_BYTES = 64  # of a non-zero: its column, count, share and excess, and what making them takes
 TABLES = 20  # arrays of rows × K that an update holds, about
 CLUSTER_BYTES = 32  # of a row and cluster
@@ -29,10 +30,8 @@ CLUSTER_BYTES = 32  # of a row and cluster
 class Rows(NamedTuple):
     """Rows on the device as they are after some updates.
 
-    mean, geometric_mean : rows × K
-    allocated, exposed : what the last update was made of, rows × K
-    rates, concentrations : of each row's prior, and its α; rows × 1
-    steps : how many updates each has had, rows × 1
+    Beside the moments, rows × K, there are the sums that the last update was made of, rows × K, and in rows × 1 the
+    rate of each row's prior, its α and the number of its updates.
     """
 
     mean: Tensor
@@ -45,7 +44,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def at(cls, start: Tensor, rate: float, concentrations: Tensor) -> Rows:
-        """Return rows at a start, which serves as geometric means, too."""
+        """Return rows at a start, which serves as their geometric means, too."""
         rates = torch.full_like(start[:, :1], rate)
         nothing = torch.zeros_like(start)
         steps = torch.zeros(len(start), 1, dtype=torch.int64, device=start.device)
@@ -79,40 +78,27 @@ def settle(counts: RowCounts, rows: Rows, update: Callable[[RowCounts, Rows], Ro
     return Rows(*found)
 
 
-def fetch(rows: Rows, factor: Factor, prior: Prior, passes: Any, own: Any) -> Folds:
-    """Bring rows to the host, as posteriors or points of their own type like those of the side that stayed."""
-    steps = to_host(rows.steps[:, 0])
-    if not isinstance(factor, Gamma):
-        return Folds(Point(to_host(rows.mean.to(own))), steps)
-    has_rates = np.ndim(prior.rate) > 0
-    rates = rows.rates if has_rates else rows.rates[:1]
-    moments = passes.gamma_moments(float(prior.shape), rates, rows.allocated.to(own), rows.exposed.to(own))
-    mean, geometric_mean, exposed, *of_rows = map(to_host, moments)
-    return Folds(Gamma(mean, geometric_mean, exposed, to_host(rates) if has_rates else prior.rate, *of_rows), steps)
+def fetch(rows: Rows, job: FoldJob, passes: Any, own: Any) -> list[NDArray[Any]]:
+    """Bring rows to the host: their steps, and their means or all of a posterior's arrays, of their own type."""
+    if not isinstance(job.factor, Gamma):
+        return [to_host(values) for values in (rows.steps[:, 0], rows.mean.to(own))]
+    sums = (rows.allocated.to(own), rows.exposed.to(own))
+    moments = passes.gamma_moments(float(job.prior.shape), rows.rates, *sums)
+    return [to_host(values) for values in (rows.steps[:, 0], rows.rates, *moments)]
 
 
-def joined(parts: list[Folds]) -> Folds:
+def joined(parts: list[list[NDArray[Any]]], job: FoldJob) -> Folds:
     """Put the rows of several batches below each other."""
-    steps = np.concatenate([part.steps for part in parts])
-    if len(parts) == 1:
-        return parts[0]
-    factors: list[Any] = [part.factor for part in parts]
-    if not isinstance(factors[0], Gamma):
-        return Folds(Point(np.concatenate([factor.mean for factor in factors])), steps)
-    arrays = {
-        field.name: np.concatenate([getattr(factor, field.name) for factor in factors])
-        for field in fields(Gamma)
-        if np.ndim(getattr(factors[0], field.name))
-    }
-    return Folds(replace(factors[0], **arrays), steps)
+    steps, *arrays = (np.concatenate(values) for values in zip(*parts, strict=True))
+    if not isinstance(job.factor, Gamma):
+        return Folds(Point(arrays[0]), steps)
+    rates, mean, geometric_mean, exposed, *of_rows = arrays
+    rate = rates if np.ndim(job.prior.rate) else job.prior.rate
+    return Folds(Gamma(mean, geometric_mean, exposed, rate, *of_rows), steps)
 
 
 def batches(indptr: NDArray[Any], n_components: int, n_clusters: int) -> Iterator[slice]:
     """Stretches of rows that together need at most BATCH_BYTES, or one row."""
     of_row = 8 * TABLES * n_components + CLUSTER_BYTES * n_clusters
-    upto = CELL_BYTES * indptr.astype(np.int64) + of_row * np.arange(len(indptr), dtype=np.int64)
-    start = 0
-    while start < len(upto) - 1:
-        stop = max(int(np.searchsorted(upto, upto[start] + BATCH_BYTES, side="right")) - 1, start + 1)
-        yield slice(start, stop)
-        start = stop
+    needed = CELL_BYTES * indptr.astype(np.int64) + of_row * np.arange(len(indptr), dtype=np.int64)
+    return (slice(start, stop) for start, stop in pairwise(cut_within(needed, BATCH_BYTES)))

@@ -1,8 +1,8 @@
-"""Kernels over runs of non-zeros, over clusters and over posteriors, for one GPU.
+"""Kernels over runs of non-zeros, over clusters and over posteriors, for one GPU; passes.py says what each pass means.
 
 A program does one run, row or block of rows and writes nothing else, without atomic sums: the same bits every time.
-Sums are of the factors' own precision within a run and double across runs; logarithms are double (torch_passes.py says
-what each pass means). Names are in plain letters here, as compilers of kernels need not know others.
+Sums are of the factors' own precision within a run and double across runs; logarithms are double. Names are in plain
+letters here, as compilers of kernels need not know others.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ HALF_LN_2PI = tl.constexpr(0.9189385332046727)
 
 
 @compiled
-def log1p(x):  # type: ignore[no-untyped-def]
-    """ln(1 + x) for x from 0: what rounding adds to 1 + x is taken off again in proportion."""
+def log1p(x):
+    """ln(1 + x) for x from 0; the rounding of 1 + x is corrected in proportion."""
     u = 1.0 + x
     return tl.where(u == 1.0, x, tl.log(u) * (x / tl.where(u == 1.0, 1.0, u - 1.0)))
 
 
 @compiled
-def _store_sums(slot, row, total, sums, partials, k, K: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Put the sums of a run where they belong."""
+def _store_sums(slot, row, total, sums, partials, k, K: tl.constexpr):
+    """Store the sums of a run in the row's own place, or among the partial sums."""
     if slot < 0:
         tl.store(sums + row * K + k, total, mask=k < K)
     else:
@@ -35,11 +35,11 @@ def _store_sums(slot, row, total, sums, partials, k, K: tl.constexpr):  # type: 
 
 
 @compiled
-def allocate_runs(  # type: ignore[no-untyped-def]
+def allocate_runs(
     run_row, run_first, run_last, run_slot, columns, values, users, items, least, shares, sums, partials,
     K: tl.constexpr, BLOCK_K: tl.constexpr, STEP: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
-    """`torch_passes.allocate`, one run a program; logarithms, which would fill the registers, are in `log_shares`."""
+    """`passes.allocate`, one run per program; logarithms, which would fill the registers, are left to `log_shares`."""
     run = tl.program_id(0)
     row, first, last = tl.load(run_row + run).to(tl.int64), tl.load(run_first + run), tl.load(run_last + run)
     k = tl.arange(0, BLOCK_K)
@@ -61,7 +61,7 @@ def allocate_runs(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def log_shares(values, shares, logs, nnz, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def log_shares(values, shares, logs, nnz, BLOCK: tl.constexpr):
     """Σ y ln λ over a block of non-zeros, from λ = y/share."""
     p = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     y = tl.load(values + p, mask=p < nnz, other=0.0).to(tl.float64)
@@ -71,11 +71,11 @@ def log_shares(values, shares, logs, nnz, BLOCK: tl.constexpr):  # type: ignore[
 
 
 @compiled
-def expose_runs(  # type: ignore[no-untyped-def]
+def expose_runs(
     run_row, run_first, run_last, run_slot, columns, values, users, items, alphas, excess, sums, partials, logs,
     K: tl.constexpr, BLOCK_K: tl.constexpr, STEP: tl.constexpr, SUMS: tl.constexpr, BY_ITEM: tl.constexpr,
 ):  # fmt: skip
-    """`torch_passes.expose`, one run a program; `alphas` are the users' or, BY_ITEM, the items'."""
+    """`passes.expose`, one run per program; `alphas` are the users' or, BY_ITEM, the items'."""
     run = tl.program_id(0)
     row, first, last = tl.load(run_row + run).to(tl.int64), tl.load(run_first + run), tl.load(run_last + run)
     k = tl.arange(0, BLOCK_K)
@@ -104,7 +104,7 @@ def expose_runs(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _log_evidence(y, intensity, alpha, weight):  # type: ignore[no-untyped-def]
+def _log_evidence(y, intensity, alpha, weight):
     """max(y, 0) ln α + weight ln(1 + μ/α)."""
     double = alpha.to(tl.float64)
     return tl.maximum(y, 0.0).to(tl.float64) * tl.log(double) + weight.to(tl.float64) * log1p(
@@ -113,7 +113,7 @@ def _log_evidence(y, intensity, alpha, weight):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def intensity_runs(  # type: ignore[no-untyped-def]
+def intensity_runs(
     run_row, run_first, run_last, columns, users, items, intensities,
     K: tl.constexpr, BLOCK_K: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
@@ -131,7 +131,7 @@ def intensity_runs(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def tie_rows(  # type: ignore[no-untyped-def]
+def tie_rows(
     indptr, columns, values, labels, n_unseens, alphas, excess, unseen, logs,
     C: tl.constexpr, BLOCK_C: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
@@ -167,12 +167,12 @@ def tie_rows(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def sum_runs(  # type: ignore[no-untyped-def]
+def sum_runs(
     run_row, run_first, run_last, run_slot, columns, order, weights, more_weights, table, more_table,
     sums, more_sums, partials, more_partials,
     K: tl.constexpr, BLOCK_K: tl.constexpr, STEP: tl.constexpr, ORDERED: tl.constexpr, TWO: tl.constexpr,
 ):  # fmt: skip
-    """`torch_passes.sum_users` and `sum_items`: weighted sums of gathered rows of one table, or of two at once."""
+    """`passes.sum_users` and `sum_items`: weighted sums of gathered rows of one table, or of two at once."""
     run = tl.program_id(0)
     row, first, last = tl.load(run_row + run).to(tl.int64), tl.load(run_first + run), tl.load(run_last + run)
     k = tl.arange(0, BLOCK_K)
@@ -196,9 +196,7 @@ def sum_runs(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def join_runs(  # type: ignore[no-untyped-def]
-    split_row, split_first, split_last, partials, sums, K: tl.constexpr, BLOCK_K: tl.constexpr
-):  # fmt: skip
+def join_runs(split_row, split_first, split_last, partials, sums, K: tl.constexpr, BLOCK_K: tl.constexpr):
     """Add up the partial sums of a row with several runs, in their order, in double."""
     n = tl.program_id(0)
     row, first, last = tl.load(split_row + n).to(tl.int64), tl.load(split_first + n), tl.load(split_last + n)
@@ -210,10 +208,8 @@ def join_runs(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def add_shared_rows(  # type: ignore[no-untyped-def]
-    exposed, of_clusters, labels, n_rows, K: tl.constexpr, BLOCK_K: tl.constexpr, ROWS: tl.constexpr
-):  # fmt: skip
-    """`torch_passes.add_shared` of ROWS rows."""
+def add_shared_rows(exposed, of_clusters, labels, n_rows, K: tl.constexpr, BLOCK_K: tl.constexpr, ROWS: tl.constexpr):
+    """`passes.add_shared` of ROWS rows."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     k = tl.arange(0, BLOCK_K)
     mask = (row < n_rows)[:, None] & (k < K)[None, :]
@@ -224,11 +220,11 @@ def add_shared_rows(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def gamma_rows(  # type: ignore[no-untyped-def]
+def gamma_rows(
     allocated, exposed, rates, prior_shape, mean, geometric_mean, row_means, row_logs, row_entropies, n_rows,
     K: tl.constexpr, BLOCK_K: tl.constexpr, ROWS: tl.constexpr, OWN_RATES: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
-    """`torch_passes.gamma_moments` of ROWS rows; OWN_RATES: each has its prior's rate; SHARED: `exposed` is one row."""
+    """`passes.gamma_moments` of ROWS rows; OWN_RATES: each has its prior's rate; SHARED: `exposed` is one row."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     k = tl.arange(0, BLOCK_K)
     mask = (row < n_rows)[:, None] & (k < K)[None, :]
@@ -260,7 +256,7 @@ def gamma_rows(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def expose_tiles(  # type: ignore[no-untyped-def]
+def expose_tiles(
     rows, columns, weights, alphas, few, sums, logs, n_rows, n_columns, length,
     K: tl.constexpr, BLOCK_K: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
     BY_COLUMN: tl.constexpr, LOGS: tl.constexpr, SUMS: tl.constexpr, FEW: tl.constexpr, LOG_EVERY: tl.constexpr,
@@ -268,12 +264,12 @@ def expose_tiles(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Exact exposures of a block of rows with a stretch of columns, as if all counts were 0; no tile leaves the chip.
 
-    length : of the stretch, two tiles or a multiple; each stretch has sums and logarithms of its own
-    rows, columns : means, one side divided by α, so that their products are x = μ/α; an exposure is 1/(1 + x)
-    sums : Σ over columns of 1/(1 + x) weights or, where there are few to x, of x/(1 + x) weights: in all rows, FEW = 1,
-        or in those that `few` names, FEW = 2
-    logs : −Σ ln(1 + x) of each row, BY_COLUMN times the column's α. Products of 2 LOG_EVERY factors are made before
-        their exponents are taken off; or, EXACT_LOGS, Π(1 + x) − 1, without the 1, so that small x keep their digits.
+    A stretch has `length` columns, a multiple of two tiles, and its own sums and logarithms. `rows` and `columns` are
+    means, one side divided by α, so that their products are x = μ/α and an exposure is 1/(1 + x). `sums` are
+    Σ over columns of 1/(1 + x) weights or, where x is mostly small, of x/(1 + x) weights: in all rows if FEW is 1, in
+    those that `few` marks if it is 2. `logs` are −Σ ln(1 + x) of each row, BY_COLUMN times the column's α. They are
+    taken of products of 2 LOG_EVERY factors, whose exponents are counted apart; or, with EXACT_LOGS, of Π(1 + x) − 1,
+    without the 1, so that small x keep their digits.
 
     Two tiles at a time: one reciprocal does for both, as 1/u = v/(u v).
     """
@@ -330,7 +326,7 @@ def expose_tiles(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _exposure_or_rest(exposure, x, is_few, FEW: tl.constexpr):  # type: ignore[no-untyped-def]
+def _exposure_or_rest(exposure, x, is_few, FEW: tl.constexpr):
     """1/(1 + x), or x/(1 + x), what is left of 1: in all rows, FEW = 1, or in some, FEW = 2."""
     if FEW == 0:
         return exposure
@@ -338,25 +334,25 @@ def _exposure_or_rest(exposure, x, is_few, FEW: tl.constexpr):  # type: ignore[n
 
 
 @compiled
-def _no_factors(n_rows: tl.constexpr, n_columns: tl.constexpr, EXACT: tl.constexpr):  # type: ignore[no-untyped-def]
+def _no_factors(n_rows: tl.constexpr, n_columns: tl.constexpr, EXACT: tl.constexpr):
     """The product of no factors, without the 1 if EXACT."""
     return tl.zeros([n_rows, n_columns], tl.float32) + (0.0 if EXACT else 1.0)
 
 
 @compiled
-def _log_of(product, EXACT: tl.constexpr):  # type: ignore[no-untyped-def]
+def _log_of(product, EXACT: tl.constexpr):
     """Σ of the logarithms of a row's products."""
     return tl.sum(_log1p_single(product) if EXACT else tl.log(product), axis=1).to(tl.float64)
 
 
 @compiled
-def _weighted_logs(x, alphas, column, n_columns):  # type: ignore[no-untyped-def]
+def _weighted_logs(x, alphas, column, n_columns):
     """Σ of the columns' α times ln(1 + x)."""
     alpha = tl.load(alphas + column, mask=column < n_columns, other=0.0)[None, :]
     return tl.sum(alpha * _log1p_single(x), axis=1).to(tl.float64)
 
 
 @compiled
-def _log1p_single(x):  # type: ignore[no-untyped-def]
+def _log1p_single(x):
     """ln(1 + x) in single precision, x from 0; below 1/128 by its series, which has no 1 to lose digits to."""
     return tl.where(x < 0.0078125, x * (1.0 - x * (0.5 - x * (0.33333334 - x * 0.25))), tl.log(1.0 + x))

@@ -1,22 +1,23 @@
 """The passes of the gpu backend in plain PyTorch: what its kernels mean, and what runs where they cannot.
 
-That is on a CPU, in double precision over tiles, and with very many clusters. Rows are taken in blocks, so that no
+They run on a CPU, in double precision over tiles, and with very many clusters. Rows are taken in blocks, so that no
 array of non-zeros × K or users × items exists as a whole. Each row is summed by itself in one order: the same bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import torch
 
-from nbmf.backends.gpu.arrays import Clusters, Moments, ResidentCounts, RowCounts
+from nbmf.backends.gpu.arrays import Clusters, Moments, ResidentCounts, RowCounts, Tiles
+from nbmf.backends.threads import cut_within
 
 Tensor = Any
 
 BLOCK_ENTRIES = 1 << 25  # of an array of non-zeros × K, or of a tile
-HALF_LN_2PI = 0.9189385332046727
 
 
 def allocate(
@@ -75,7 +76,7 @@ def tie(
         mean = (unseen[rows] - _row_sums(member * μ[:, None], lengths)).clamp_min(0) / n_unseen.clamp_min(1)
         α = α_users[rows, None]
         total -= (α.double() * n_unseen.double() * torch.log1p(mean.double() / α.double())).sum()
-        unseen[rows] = torch.where(n_unseen > 0, α / (α + mean), 0)  # nobody is unseen in a cluster taken as a whole
+        unseen[rows] = torch.where(n_unseen > 0, α / (α + mean), 0)  # no cell of a cluster may be unseen
         α = α_users[rows][row]
         excess[cells] = (α + torch.where(y < 0, -α, y)) / (α + μ) - unseen[rows][row, label]
         total -= _log_evidence(y, μ, α, 1.0)
@@ -110,22 +111,11 @@ def add_shared(exposed: Tensor, of_clusters: Tensor, labels: Tensor) -> Tensor:
     return exposed.add_(of_clusters[labels]).clamp_min_(0)
 
 
-def expose_tiles(
-    rows: Tensor,
-    columns: Tensor,
-    weights: Tensor,
-    α_rows: Tensor,
-    α_columns: Tensor | None,
-    *,
-    logs: bool,
-    sums: bool,
-    precision: str = "float32",
-) -> tuple[Tensor | None, Tensor]:
+def expose_tiles(tiles: Tiles, *, logs: bool, sums: bool, precision: str = "float32") -> tuple[Tensor | None, Tensor]:
     """Exact exposures as if every count were 0: Σ over columns of α/(α+μ) weights, and −Σ α ln(1 + μ/α) if wanted."""
+    rows, columns, weights, α_rows, α_columns = tiles
     exposed, total = torch.zeros(len(rows), weights.shape[1], dtype=rows.dtype, device=rows.device), _zero(rows)
-    step = max(1, BLOCK_ENTRIES // max(len(columns), 1))
-    for top in range(0, len(rows), step):
-        block = slice(top, top + step)
+    for block in _row_blocks(len(rows), len(columns)):
         μ = rows[block] @ columns.T
         α = α_rows[block, None] if α_columns is None else α_columns[None, :]
         if logs:
@@ -135,30 +125,29 @@ def expose_tiles(
     return exposed if sums else None, total
 
 
+def slope_tiles(rows: Tensor, columns: Tensor, α_rows: Tensor) -> tuple[Tensor, Tensor]:
+    """∂/∂α and ∂²/∂α² of −α ln(1 + μ/α), summed over each row's cells as if every count were 0."""
+    slope, curvature = (torch.zeros(len(rows), dtype=torch.float64, device=rows.device) for _ in range(2))
+    for block in _row_blocks(len(rows), len(columns)):
+        μ, α = (rows[block] @ columns.T).double(), α_rows[block, None]
+        share = μ / (α + μ)
+        slope[block] = (share - torch.log1p(μ / α)).sum(dim=1)
+        curvature[block] = (share * share / α).sum(dim=1)
+    return slope, curvature
+
+
 def gamma_moments(prior_shape: float, prior_rates: Tensor, allocated: Tensor, exposed: Tensor) -> Moments:
-    """Moments of Gamma(prior shape + allocated, prior rate + exposed), by the series of `kernels.gamma_rows`."""
+    """Moments of Gamma(prior shape + allocated, prior rate + exposed)."""
     mean, geometric_mean = torch.empty_like(allocated), torch.empty_like(allocated)
-    found = [torch.empty(len(allocated), dtype=torch.float64, device=allocated.device) for _ in range(3)]
-    step = max(1, BLOCK_ENTRIES // max(allocated.shape[1], 1))
-    for top in range(0, len(allocated), step):
-        block = slice(top, top + step)
+    found = torch.empty(3, len(allocated), dtype=torch.float64, device=allocated.device)
+    for block in _row_blocks(*allocated.shape):
         a = prior_shape + allocated[block].double()
         rates = prior_rates[block] if len(prior_rates) > 1 else prior_rates
         b = rates.double() + (exposed[block] if len(exposed) > 1 else exposed).double()
-        product, slope = a, torch.ones_like(a)
-        for n in range(1, 8):
-            slope = slope * (a + n) + product
-            product = product * (a + n)
-        y = 1 / (a + 8)
-        s = y * y
-        ε = 1 / 12 - s * (1 / 120 - s * (1 / 252 - s * (1 / 240 - s * (1 / 132 - s * (691 / 32760 - s / 12)))))
-        δ = 1 / 12 - s * (1 / 360 - s * (1 / 1260 - s * (1 / 1680 - s * (1 / 1188 - s * (691 / 360360 - s / 156)))))
-        drop = 0.5 * y + s * ε + slope / product
-        log_z, log_b = torch.log(a + 8), torch.log(b)
-        mean[block], geometric_mean[block] = a / b, (a + 8) / b * torch.exp(-drop)
-        found[0][block], found[1][block] = (a / b).sum(dim=1), (log_z - drop - log_b).sum(dim=1)
-        entropy = 8.5 * log_z - 8 + HALF_LN_2PI + y * δ - torch.log(product) + (a - 1) * drop - log_b
-        found[2][block] = entropy.sum(dim=1)
+        ψ, log_b = torch.digamma(a), torch.log(b)
+        mean[block], geometric_mean[block] = a / b, torch.exp(ψ - log_b)
+        entropy = a - log_b + torch.lgamma(a) + (1 - a) * ψ
+        found[:, block] = torch.stack([values.sum(dim=1) for values in (a / b, ψ - log_b, entropy)])
     return Moments(mean, geometric_mean, exposed, *found)
 
 
@@ -180,10 +169,12 @@ def _row_sums(values: Tensor, lengths: Tensor) -> Tensor:
 
 def _blocks(indptr: Tensor, width: int) -> Iterator[tuple[slice, slice, Tensor]]:
     """Stretches of rows with at most BLOCK_ENTRIES/width non-zeros (or one row): rows, non-zeros, lengths of rows."""
-    bounds, most = indptr.tolist(), max(1, BLOCK_ENTRIES // width)
-    start = 0
-    while start < len(bounds) - 1:
-        stop = int(torch.searchsorted(indptr, bounds[start] + most, right=True)) - 1
-        stop = min(max(stop, start + 1), len(bounds) - 1)
-        yield slice(start, stop), slice(bounds[start], bounds[stop]), torch.diff(indptr[start : stop + 1])
-        start = stop
+    on_host = indptr.cpu().numpy()
+    for start, stop in pairwise(cut_within(on_host, max(1, BLOCK_ENTRIES // width))):
+        yield slice(start, stop), slice(on_host[start], on_host[stop]), torch.diff(indptr[start : stop + 1])
+
+
+def _row_blocks(n_rows: int, width: int) -> Iterator[slice]:
+    """Stretches of rows of an array with at most BLOCK_ENTRIES entries each, or one row."""
+    step = max(1, BLOCK_ENTRIES // max(width, 1))
+    return (slice(top, top + step) for top in range(0, n_rows, step))

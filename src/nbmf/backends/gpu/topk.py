@@ -12,15 +12,15 @@ from nbmf.backends.gpu.arrays import to_device
 
 Tensor = Any
 
-BLOCK_BYTES = 1 << 30  # of the scores that are there at a time, and of what choosing from them takes
+BLOCK_BYTES = 1 << 30  # for a block of scores, and for choosing from them
 NARROWEST = 32  # items of a chunk, at least
 
 
 def best(users: Tensor, items: Tensor, n: int, exclude: sp.csr_array | None) -> tuple[Tensor, Tensor]:
     """Return the columns and the scores of each user's n best items, best first, equal scores in the items' order.
 
-    exclude : users × items; what is stored there is left out. Where fewer items are left the column is −1 and the score
-        −∞; a score that is not a number is never among the best.
+    What `exclude`, users × items, stores is left out. Where fewer items are left the column is −1 and the score −∞; a
+    score that is not a number is never among the best.
     """
     n_users, n_items = len(users), len(items)
     width = max(NARROWEST, 1 << round(np.log2(max(n_items / n, 1)) / 2))
@@ -48,7 +48,7 @@ def best(users: Tensor, items: Tensor, n: int, exclude: sp.csr_array | None) -> 
 
 
 def _cells(exclude: sp.csr_array, top: int, n_rows: int, n_columns: int, device: Any) -> Tensor:
-    """Where in a block of scores the stored entries of some rows are."""
+    """Return the places of the stored entries of some rows in a block of scores."""
     bounds = exclude.indptr[top : top + n_rows + 1].astype(np.int64)
     rows = np.repeat(np.arange(n_rows, dtype=np.int64), np.diff(bounds))
     return to_device(rows * n_columns + exclude.indices[bounds[0] : bounds[-1]], device)

@@ -1,4 +1,4 @@
-"""The passes of the gpu backend by Triton's kernels: the functions of torch_passes.py, where their meaning is."""
+"""The passes of the gpu backend by Triton's kernels; passes.py says what each function means."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Any
 import torch
 import triton
 
-from nbmf.backends.gpu import kernels
-from nbmf.backends.gpu import passes as torch_passes
-from nbmf.backends.gpu.arrays import Clusters, Moments, ResidentCounts, RowCounts, Runs
+from nbmf.backends.gpu import kernels, passes
+from nbmf.backends.gpu.arrays import Clusters, Moments, ResidentCounts, RowCounts, Runs, Tiles
 
 Tensor = Any
 
-MOST_CLUSTERS = 1024  # that one program can hold
+MOST_CLUSTERS = 1024  # one program can hold no more
 MOST_COMPONENTS = 512
 ROWS_OF_GAMMAS = 4
 SHARED_ROWS = 16
@@ -41,19 +40,21 @@ FEW = 0.25  # mean of μ/α of a row up to which its sums are made of 1 − expo
 
 
 def fits(n_components: int, n_clusters: int) -> bool:
-    """Whether these kernels can hold so much in a program."""
+    """Whether one program of these kernels can hold that many components and clusters."""
     return n_components <= MOST_COMPONENTS and n_clusters <= MOST_CLUSTERS
 
 
 def allocate(
     counts: RowCounts, users: Tensor, items: Tensor, least: float, sum_users: bool
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Eq. (update_c): see torch_passes.py."""
+    """Eq. (update_c)."""
     runs, shares = counts.user_runs, torch.empty_like(counts.values)
     sums, partials, _ = _places(runs, users)
     least_of = torch.full((1,), least, dtype=users.dtype, device=users.device)
     arguments = (counts.columns, counts.values, users, items, least_of, shares, sums, partials)
-    _launch(kernels.allocate_runs, len(runs.row), WARPS, *runs[:4], *arguments, **_sizes(users), SUMS=sum_users)
+    _launch(
+        kernels.allocate_runs, len(runs.row), WARPS, *runs[:4], *arguments, **_sizes(users), STEP=STEP, SUMS=sum_users
+    )
     n_blocks = triton.cdiv(len(shares), LOG_BLOCK)
     logs = torch.empty(n_blocks, dtype=torch.float64, device=users.device)
     _launch(kernels.log_shares, n_blocks, 4, counts.values, shares, logs, len(shares), BLOCK=LOG_BLOCK)
@@ -63,12 +64,12 @@ def allocate(
 def expose(
     counts: RowCounts, users: Tensor, items: Tensor, α_users: Tensor, α_items: Tensor | None, sum_users: bool
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Eq. (update_a) for exact exposures, of the non-zeros: see torch_passes.py."""
+    """Eq. (update_a) for exact exposures, of the non-zeros."""
     runs, excess = counts.user_runs, torch.empty_like(counts.values)
     sums, partials, logs = _places(runs, users)
     alphas = α_users if α_items is None else α_items
     arguments = (counts.columns, counts.values, users, items, alphas, excess, sums, partials, logs)
-    settings = {**_sizes(users), "SUMS": sum_users, "BY_ITEM": α_items is not None}
+    settings = {**_sizes(users), "STEP": STEP, "SUMS": sum_users, "BY_ITEM": α_items is not None}
     _launch(kernels.expose_runs, len(runs.row), WARPS, *runs[:4], *arguments, **settings)
     return excess, _join(runs, partials, sums) if sum_users else None, logs.sum()
 
@@ -76,10 +77,10 @@ def expose(
 def tie(
     counts: RowCounts, users: Tensor, items: Tensor, mass: Tensor, clusters: Clusters, α_users: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Eq. (update_a) for tied exposures: see torch_passes.py. `mass` becomes A_uc."""
+    """Eq. (update_a) for tied exposures; `mass` becomes A_uc."""
     runs, excess = counts.user_runs, torch.empty_like(counts.values)
     walk = (*runs[:3], counts.columns, users, items, excess)
-    _launch(kernels.intensity_runs, len(runs.row), WARPS, *walk, **_sizes(users))
+    _launch(kernels.intensity_runs, len(runs.row), WARPS, *walk, **_sizes(users), STEP=STEP)
     logs = torch.empty(len(users), dtype=torch.float64, device=users.device)
     labels, n_unseen, size = clusters.labels, clusters.n_unseen, mass.shape[1]
     arguments = (counts.indptr, counts.columns, counts.values, labels, n_unseen, α_users, excess, mass, logs)
@@ -93,7 +94,7 @@ def sum_users(counts: RowCounts, weights: Tensor, items: Tensor) -> Tensor:
     runs = counts.user_runs
     sums, partials, _ = _places(runs, items, counts.shape[0])
     arguments = (counts.columns, weights, weights, weights, items, items, sums, sums, partials, partials)
-    settings = {**_sizes(items), "ORDERED": False, "TWO": False}
+    settings = {**_sizes(items), "STEP": STEP, "ORDERED": False, "TWO": False}
     _launch(kernels.sum_runs, len(runs.row), WARPS, *runs[:4], *arguments, **settings)
     return _join(runs, partials, sums)
 
@@ -101,7 +102,7 @@ def sum_users(counts: RowCounts, weights: Tensor, items: Tensor) -> Tensor:
 def sum_items(
     counts: ResidentCounts, shares: Tensor, geometric: Tensor, excess: Tensor | None, means: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Σ over each item's non-zeros: see torch_passes.py."""
+    """Σ over each item's non-zeros."""
     runs, two = counts.item_runs, excess is not None
     sums, partials, _ = _places(runs, geometric, counts.shape[1])
     more_sums, more_partials, _ = _places(runs, geometric, counts.shape[1]) if two else (sums, partials, None)
@@ -113,28 +114,19 @@ def sum_items(
 
 
 def add_shared(exposed: Tensor, of_clusters: Tensor, labels: Tensor) -> Tensor:
-    """Add to each item's sums those that its cluster shares: see torch_passes.py."""
-    sizes = {name: size for name, size in _sizes(exposed).items() if name != "STEP"}
+    """Add to each item's sums those that its cluster shares."""
     arguments = (exposed, of_clusters, labels, len(exposed))
-    _launch(kernels.add_shared_rows, triton.cdiv(len(exposed), SHARED_ROWS), 4, *arguments, ROWS=SHARED_ROWS, **sizes)
+    settings = {**_sizes(exposed), "ROWS": SHARED_ROWS}
+    _launch(kernels.add_shared_rows, triton.cdiv(len(exposed), SHARED_ROWS), 4, *arguments, **settings)
     return exposed
 
 
-def expose_tiles(
-    rows: Tensor,
-    columns: Tensor,
-    weights: Tensor,
-    α_rows: Tensor,
-    α_columns: Tensor | None,
-    *,
-    logs: bool,
-    sums: bool,
-    precision: str = "float32",
-) -> tuple[Tensor | None, Tensor]:
-    """Exact exposures over every cell: see torch_passes.py; tiles never leave the chip."""
+def expose_tiles(tiles: Tiles, *, logs: bool, sums: bool, precision: str = "float32") -> tuple[Tensor | None, Tensor]:
+    """Exact exposures over every cell; tiles never leave the chip."""
+    rows, columns, weights, α_rows, α_columns = tiles
     block_k = max(16, triton.next_power_of_2(rows.shape[1]))
     if rows.dtype == torch.float64 or block_k > MOST_TILED:
-        return torch_passes.expose_tiles(rows, columns, weights, α_rows, α_columns, logs=logs, sums=sums)
+        return passes.expose_tiles(tiles, logs=logs, sums=sums)
     kind = {"float32": "tf32x3", "tf32": "tf32", "bf16": "bf16"}[precision]
     height, width, warps, stages, registers = TILES[kind, logs] if block_k <= 64 else WIDE_TILES[kind]
     # one side is divided by α: products are then x = μ/α
@@ -163,15 +155,15 @@ def expose_tiles(
 
 
 def _stretch(n_rows: int, n_columns: int, height: int, least: int) -> int:
-    """How many columns a program does: all of them, unless there are too few rows to keep the device busy."""
+    """Return the number of columns per program: all, unless there are too few rows to keep the device busy."""
     n_stretches = max(1, min(PROGRAMS * height // max(n_rows, 1), n_columns // SHORTEST))
     return max(least, -(-n_columns // (n_stretches * least)) * least)
 
 
 def _range(rows: Tensor, columns: Tensor) -> tuple[int, Tensor, int]:
-    """How many tiles' factors 1 + x may share a logarithm; where most x of a row are small, so that 1 − exposure is;
+    """Return how many tiles' factors 1 + x may share a logarithm, and in which rows x is mostly small.
 
-    and whether they are in no row (0), in all (1) or in some (2).
+    In those, 1 − exposure is summed. The third number says whether they are no rows (0), all (1) or some (2).
     """
     few = (rows @ columns.mean(0, dtype=torch.float64).to(rows.dtype) < FEW).to(torch.int8)
     # no product is above that of the lengths of the two rows
@@ -183,14 +175,14 @@ def _range(rows: Tensor, columns: Tensor) -> tuple[int, Tensor, int]:
 
 
 def gamma_moments(prior_shape: float, prior_rates: Tensor, allocated: Tensor, exposed: Tensor) -> Moments:
-    """Moments of the posteriors: see torch_passes.py."""
+    """Moments of the posteriors."""
     mean, geometric_mean = torch.empty_like(allocated), torch.empty_like(allocated)
     found = [torch.empty(len(allocated), dtype=torch.float64, device=allocated.device) for _ in range(3)]
     shape = torch.full((1,), prior_shape, dtype=torch.float64, device=allocated.device)
     arguments = (allocated, exposed, prior_rates.double(), shape, mean, geometric_mean, *found, len(allocated))
     settings = {"ROWS": ROWS_OF_GAMMAS, "OWN_RATES": len(prior_rates) > 1, "SHARED": len(exposed) == 1 < len(allocated)}
-    sizes = {name: size for name, size in _sizes(allocated).items() if name != "STEP"}
-    _launch(kernels.gamma_rows, triton.cdiv(len(allocated), ROWS_OF_GAMMAS), 4, *arguments, **settings, **sizes)
+    settings |= _sizes(allocated)
+    _launch(kernels.gamma_rows, triton.cdiv(len(allocated), ROWS_OF_GAMMAS), 4, *arguments, **settings)
     return Moments(mean, geometric_mean, exposed, *found)
 
 
@@ -200,11 +192,11 @@ def _launch(kernel: Any, n_programs: int, warps: int, *arguments: Any, **setting
 
 
 def _sizes(table: Tensor) -> dict[str, int]:
-    return {"K": table.shape[1], "BLOCK_K": max(16, triton.next_power_of_2(table.shape[1])), "STEP": STEP}
+    return {"K": table.shape[1], "BLOCK_K": max(16, triton.next_power_of_2(table.shape[1]))}
 
 
 def _places(runs: Runs, table: Tensor, n_rows: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Where sums, partial sums and logarithms go; of a row without non-zeros the sums are 0."""
+    """Make room for sums, partial sums and logarithms; the sums of a row without non-zeros are 0."""
     rows = len(table) if n_rows is None else n_rows
     sums = torch.empty(rows, table.shape[1], dtype=table.dtype, device=table.device)
     sums.index_fill_(0, runs.empty_row, 0)  # assigning would copy a 0 from the host, and wait
@@ -213,6 +205,5 @@ def _places(runs: Runs, table: Tensor, n_rows: int | None = None) -> tuple[Tenso
 
 
 def _join(runs: Runs, partials: Tensor, sums: Tensor) -> Tensor:
-    sizes = {name: size for name, size in _sizes(sums).items() if name != "STEP"}
-    _launch(kernels.join_runs, len(runs.split_row), 2, *runs[4:7], partials, sums, **sizes)
+    _launch(kernels.join_runs, len(runs.split_row), 2, *runs[4:7], partials, sums, **_sizes(sums))
     return sums

@@ -1,0 +1,105 @@
+"""Rows cut by their work, and tasks on several threads: every one done once, in order, and none after an error."""
+
+import multiprocessing
+import signal
+import time
+from threading import Event, Timer
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nbmf.backends.threads import cut_evenly, cut_within, hand_out
+
+LENGTHS = st.lists(st.integers(0, 50), min_size=1, max_size=30)
+
+
+@given(LENGTHS, st.integers(1, 40))
+def test_even_cuts_are_all_rows(lengths, n_pieces):
+    work = np.cumsum([0, *(length + 1 for length in lengths)])
+    bounds = cut_evenly(work, n_pieces)
+    assert (bounds[0], bounds[-1]) == (0, len(lengths))
+    assert bounds == sorted(set(bounds))
+    assert len(bounds) <= n_pieces + 1
+    pieces = np.diff(work[bounds])
+    assert pieces.max() <= work[-1] / n_pieces + max(lengths) + 1  # a row is not cut
+
+
+@given(LENGTHS, st.integers(1, 100))
+def test_cuts_within_a_bound(lengths, most):
+    work = np.cumsum([0, *lengths])
+    bounds = cut_within(work, most)
+    assert (bounds[0], bounds[-1]) == (0, len(lengths))
+    assert np.all(np.diff(bounds) > 0)
+    assert np.all((np.diff(work[bounds]) <= most) | (np.diff(bounds) == 1))
+
+
+@pytest.mark.parametrize("stop", [None, np.zeros(1, np.uint8)], ids=["working", "waiting"])
+@pytest.mark.parametrize("n_threads", [1, 2, 4, None])
+@pytest.mark.parametrize("n_tasks", [0, 1, 50])
+def test_every_task_is_done_once(n_tasks, n_threads, stop):
+    heard = []
+    found = hand_out(lambda n: n * n, range(n_tasks), n_threads, report=heard.append, stop=stop)
+    assert found == [n * n for n in range(n_tasks)]
+    assert heard == list(range(1, n_tasks + 1))
+    assert stop is None or stop[0] == 0
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_no_task_is_begun_after_an_error(n_threads, waiting):
+    stop, begun, failed = np.zeros(1, np.uint8) if waiting else None, [], Event()
+
+    def job(n):
+        begun.append(n)
+        if n == 1:
+            failed.set()
+            raise RuntimeError("enough")
+        if n > 1 or n_threads > 1:
+            failed.wait(10)
+            time.sleep(0.05)  # until the one that failed has told
+
+    with pytest.raises(RuntimeError, match="enough"):
+        hand_out(job, range(100), n_threads, stop=stop)
+    assert len(begun) <= n_threads + 1
+    assert stop is None or stop[0] == 1
+
+
+def test_tasks_may_hand_out_tasks():
+    """More of them than there are threads, none of which may wait for one of the others."""
+    found = hand_out(lambda n: sum(hand_out(lambda m: n * m, range(4), 2)), range(8), 2)
+    assert found == [6 * n for n in range(8)]
+
+
+def test_ctrl_c_ends_long_tasks():
+    stop = np.zeros(1, np.uint8)
+
+    def job(n):
+        while not stop[0]:
+            time.sleep(0.01)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        Timer(0.2, signal.raise_signal, (signal.SIGINT,)).start()
+        with pytest.raises(KeyboardInterrupt):
+            hand_out(job, range(100), 2, stop=stop)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _squares(queue):
+    queue.put(hand_out(lambda n: n * n, range(9), 2, stop=np.zeros(1, np.uint8)))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # that a process with threads is forked, which is the point
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="processes cannot be forked here")
+def test_a_forked_process_has_threads_of_its_own():
+    _squares(multiprocessing.SimpleQueue())
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    child = context.Process(target=_squares, args=(queue,), daemon=True)
+    child.start()
+    child.join(30)
+    assert child.exitcode == 0
+    assert queue.get() == [n * n for n in range(9)]
