@@ -13,6 +13,7 @@ from sklearn.base import clone
 
 import nbmf
 from measure import seconds
+from nbmf.backends import Given
 from nbmf.backends.counts import Counts
 from nbmf.backends.cpu.passes import Cpu
 from nbmf.model.factors import Point
@@ -57,8 +58,8 @@ def sparse_passes() -> None:
     ties = tie_items(H.mean, N_CLUSTERS, rng)
     print(f"walks over {matrix.nnz:,} non-zeros, {matrix.shape[0]:,} × {matrix.shape[1]:,}, K = {N_COMPONENTS}:")
     for law, tied in ((Poisson(), None), (NegativeBinomial(1.0), ties)):
-        expectation = backend.expect(counts, W, H, law, tied)
-        users = seconds(lambda law=law, tied=tied: backend.expect(counts, W, H, law, tied))
+        expectation = backend.expect(counts, Given(W, H, law, tied))
+        users = seconds(lambda law=law, tied=tied: backend.expect(counts, Given(W, H, law, tied)))
         items = seconds(lambda expectation=expectation: backend.sum_by_item(counts, expectation, W))
         rows = 1 if tied is None else 2  # factor rows gathered per non-zero and side
         gathered = 2 * rows * matrix.nnz * N_COMPONENTS * 4

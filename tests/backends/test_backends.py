@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import literal
 from helpers import count_matrices, counts_of, gpus, small_matrix, ties_of
-from nbmf.backends import Sums, make_backend, slopes
+from nbmf.backends import Given, Sums, make_backend, slopes
 from nbmf.backends.cpu.elementary import exp, log, log1p
 from nbmf.backends.cpu.kernels import gamma_rows
 from nbmf.backends.cpu.passes import Cpu
@@ -40,7 +40,7 @@ def on_host(values):
 
 
 def assert_same(backend, counts, users, items, law, ties, rtol, atol=0.0):
-    ours, plain = (b.expect(counts, users, items, law, ties) for b in (backend, Reference()))
+    ours, plain = (b.expect(counts, Given(users, items, law, ties)) for b in (backend, Reference()))
     total = counts.total
     assert ours.log_evidence == pytest.approx(plain.log_evidence, rel=rtol, abs=rtol * (1 + total))
     newer = Point(users.mean * users.mean.dtype.type(1.5))  # CAVI hands over the new means
@@ -104,7 +104,9 @@ def test_unknown_cells_are_not_zeros(backend, law, n_clusters, dtype):
     ties = ties_of(20, n_clusters) if n_clusters else None
     rtol = 1e-12 if dtype == "float64" else 3e-6
     assert_same(backend, counts, users, items, law, ties, rtol, atol=rtol * 10)
-    allocated, exposed = (on_host(values) for values in backend.expect(counts, users, items, law, ties).user_sums)
+    allocated, exposed = (
+        on_host(values) for values in backend.expect(counts, Given(users, items, law, ties)).user_sums
+    )
     assert np.all(allocated[4] == 0)
     np.testing.assert_allclose(np.broadcast_to(exposed, users.mean.shape)[4], 0, atol=rtol * 10)
 
@@ -116,7 +118,7 @@ def test_unknown_cells_are_literally_left_out():
     W, H = posteriors(Y.shape, 3, np.float64, seed=5)
     law = NegativeBinomial(0.7)
     found = [
-        Cpu().expect(counts_of(matrix, unknown=unknown), W, H, law, None).log_evidence
+        Cpu().expect(counts_of(matrix, unknown=unknown), Given(W, H, law, None)).log_evidence
         for matrix in (Y, np.where(unknown, 99, Y))
     ]
     μ, λ = W.mean @ H.mean.T, W.geometric_mean @ H.geometric_mean.T
@@ -153,10 +155,10 @@ def test_slopes_are_those_of_the_evidence(backend, group, n_clusters, monkeypatc
 
     def evidence(value):
         law = NegativeBinomial(float(value) if group == "all" else value)
-        return total_log_base(law, counts) + backend.expect(counts, users, items, law, ties).log_evidence
+        return total_log_base(law, counts) + backend.expect(counts, Given(users, items, law, ties)).log_evidence
 
     law = NegativeBinomial(float(α) if group == "all" else α)
-    slope, curvature = backend.slopes(counts, backend.expect(counts, users, items, law, ties), group)
+    slope, curvature = backend.slopes(counts, backend.expect(counts, Given(users, items, law, ties)), group)
     assert slope.shape == curvature.shape == shape
     for place in [(), (3, 0), (17, 0)] if group == "user" else [(), (0, 4)] if group == "item" else [()]:
         step = np.zeros(shape)
@@ -182,7 +184,7 @@ def test_reference_is_literal(ties):
     W, H = posteriors(Y.shape, 3, np.float64, seed=5)
     law, counts = NegativeBinomial(α), counts_of(Y)
     clusters = None if ties is None else Ties(np.array(ties, np.int32), 3)
-    expectation = Reference().expect(counts, W, H, law, clusters)
+    expectation = Reference().expect(counts, Given(W, H, law, clusters))
     φ, a = literal.latent(Y, W.mean, H.mean, np.log(W.geometric_mean), np.log(H.geometric_mean), α)
     if ties is not None:
         a = literal.tied(Y, W.mean, H.mean, a, ties, α)
@@ -244,10 +246,10 @@ def test_same_bits_for_any_number_of_threads(law, n_clusters, dtype):
     seen = []
     for n_threads in (1, 2, 4):
         backend = Cpu(n_threads)
-        expectation = backend.expect(counts, *start, law, ties)
+        expectation = backend.expect(counts, Given(*start, law, ties))
         users = backend.conditional(PRIOR, expectation.user_sums)
         items = backend.conditional(PRIOR, backend.sum_by_item(counts, expectation, users))
-        after = backend.expect(counts, users, items, law, ties)
+        after = backend.expect(counts, Given(users, items, law, ties))
         seen.append([users.mean, items.geometric_mean, items.row_entropies, np.array(after.log_evidence)])
     for other in seen[1:]:
         for ours, theirs in zip(seen[0], other, strict=True):
@@ -285,14 +287,14 @@ def test_clusters_cover_the_items():
 class Foreign:
     """A likelihood that no kernel knows."""
 
-    concentration = 1.0
+    kind, concentration = "foreign", 1.0
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 def test_a_likelihood_without_kernels_is_refused(backend):
     users, items = posteriors((30, 20), 3, np.float64)
-    with pytest.raises(ValueError, match=r"'Foreign'.*backend='reference' takes any likelihood"):
-        backend.expect(counts_of(small_matrix()), users, items, Foreign(), None)
+    with pytest.raises(ValueError, match=r"'foreign'.*backend='reference' takes any likelihood"):
+        backend.expect(counts_of(small_matrix()), Given(users, items, Foreign(), None))
 
 
 def test_an_unknown_backend_is_named():

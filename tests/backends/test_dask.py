@@ -10,6 +10,7 @@ import scipy.sparse as sp
 
 import nbmf
 from helpers import small_matrix
+from nbmf.backends import Given
 from nbmf.backends.counts import Counts
 from nbmf.backends.cpu.passes import Cpu
 from nbmf.model.factors import Point
@@ -100,7 +101,7 @@ def test_parts_are_one(law, n_clusters, n_parts, first_unknown, tmp_path):
     assert [part.start for part in parts[1:]] == [part.stop for part in parts[:-1]]
     found = []
     for backend in (Alone(Immediate(), tuple(parts)), Cpu()):
-        expectation = backend.expect(counts, users, items, law, ties)
+        expectation = backend.expect(counts, Given(users, items, law, ties))
         sums = [*expectation.user_sums, *backend.sum_by_item(counts, expectation, users)]
         if isinstance(law, NegativeBinomial):
             sums += backend.slopes(counts, expectation, "user" if np.ndim(law.concentration) else "all")
@@ -145,7 +146,7 @@ def test_a_task_that_always_kills_is_named(counts_file, client, started):
     backend, users = Cluster(client, tuple(parts)), Point(np.ones((matrix.shape[0], 2), np.float32))
     items, begun = Point(np.ones((matrix.shape[1], 2), np.float32)), time.perf_counter()
     with pytest.raises(WorkersKilledError, match=r"part 1 \(users .*died"):
-        backend.expect(Counts.of(matrix, np.dtype(np.float32)), users, items, Poisson(), None)
+        backend.expect(Counts.of(matrix, np.dtype(np.float32)), Given(users, items, Poisson(), None))
     assert time.perf_counter() - begun < max(10, 2 * started[1])
 
 

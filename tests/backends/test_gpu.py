@@ -24,7 +24,7 @@ from helpers import (
     small_matrix,
     sorted_best,
 )
-from nbmf.backends import PAYS_ALONE, find_device, make_backend
+from nbmf.backends import PAYS_ALONE, Given, find_device, make_backend
 from nbmf.backends.counts import Counts
 from nbmf.backends.reference import Reference
 from nbmf.estimators.fold_in import Steps, fold_compiled, fold_on
@@ -93,7 +93,7 @@ def test_rows_of_several_runs(backend, n_clusters, monkeypatch):
     ties = Ties(rng.integers(0, 5, 12).astype(np.int32), 5) if n_clusters else None
     sums = []
     for each in (backend, Reference()):
-        found = each.expect(counts, users, items, NegativeBinomial(0.5), ties)
+        found = each.expect(counts, Given(users, items, NegativeBinomial(0.5), ties))
         sums.append([*found.user_sums, *each.sum_by_item(counts, found, users)])
     for ours, plain in zip(*sums, strict=True):
         np.testing.assert_allclose(ours.cpu().numpy(), plain, rtol=1e-12)
@@ -131,7 +131,7 @@ def deviations(backend, shape, n_components, n_clusters):
     ties = Ties(rng.integers(0, n_clusters, shape[1]).astype(np.int32), n_clusters) if n_clusters else None
     found = []
     for each in (backend, Reference()):
-        expectation = each.expect(counts, users, items, NegativeBinomial(0.5), ties)
+        expectation = each.expect(counts, Given(users, items, NegativeBinomial(0.5), ties))
         sums = [*expectation.user_sums, *each.sum_by_item(counts, expectation, users)]
         found.append((expectation.log_evidence, sums))
     (ours, sums), (plain, plain_sums) = found

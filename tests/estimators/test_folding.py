@@ -10,6 +10,7 @@ from sklearn.base import clone
 
 import nbmf
 from helpers import LEARNING, MODELS, canonical, count_matrices, held, relative, small_matrix
+from nbmf.backends import Given
 from nbmf.backends.counts import Counts
 from nbmf.backends.reference import Reference
 from nbmf.estimators.fold_in import FixedSide, Steps, even_start, fold_compiled, fold_plainly
@@ -28,7 +29,7 @@ def without_empties(matrix):
 def objective(counts, factor, side):
     """The part of the objective that depends on the row."""
     data = Counts.of(counts, np.dtype(np.float64))
-    found = Reference().expect(data, factor, side.factor, side.likelihood, side.ties).log_evidence
+    found = Reference().expect(data, Given(factor, side.factor, side.likelihood, side.ties)).log_evidence
     return found - factor.divergence(side.prior) if isinstance(factor, Gamma) else found
 
 

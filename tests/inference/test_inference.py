@@ -8,6 +8,7 @@ from scipy.special import digamma, gammaln, xlogy
 
 import literal
 from helpers import count_matrices, counts_of, small_matrix, ties_of
+from nbmf.backends import Given
 from nbmf.backends.cpu.passes import Cpu
 from nbmf.backends.reference import Reference, pool_unseen
 from nbmf.inference.accelerate import Accelerated
@@ -147,12 +148,12 @@ def test_every_half_step_of_mm_ascends(matrix, n_components, n_clusters, α):
         state, counts = start(matrix, backend, model, n_components, ties)
         users, items, before = state.users, state.items, state.inferred.log_evidence
         for _ in range(4):
-            expectation = backend.expect(counts, users, items, model.likelihood, ties)
+            expectation = backend.expect(counts, Given(users, items, model.likelihood, ties))
             items = backend.quotient(items, backend.sum_by_item(counts, expectation, users))
-            between = backend.expect(counts, users, items, model.likelihood, ties)
+            between = backend.expect(counts, Given(users, items, model.likelihood, ties))
             assert between.log_evidence >= before - slack(counts, before)
             users = backend.quotient(users, between.user_sums)
-            before = backend.expect(counts, users, items, model.likelihood, ties).log_evidence
+            before = backend.expect(counts, Given(users, items, model.likelihood, ties)).log_evidence
             assert before >= between.log_evidence - slack(counts, before)
             assert np.isfinite(users.mean).all()
             assert (items.mean >= 0).all()

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from nbmf.backends.counts import Counts
 from nbmf.model.factors import Factor, Gamma, Point, Prior
-from nbmf.model.likelihood import Likelihood, NegativeBinomial, Poisson
+from nbmf.model.likelihood import Likelihood
 from nbmf.model.ties import Ties, tie_items
 
 Array = NDArray[np.floating[Any]]
@@ -50,20 +50,20 @@ class Expectation(Protocol):
         """Σ over all cells of log_events(y, λ) + log_evidence(y, μ), without `Likelihood.log_base`."""
 
 
+class Given(NamedTuple):
+    """What allocations and exposures are inferred from; without ties every cell has its own exposure."""
+
+    users: Factor
+    items: Factor
+    likelihood: Likelihood
+    ties: Ties | None
+
+
 class Backend(Protocol):
     """The passes an algorithm is made of."""
 
-    def expect(
-        self,
-        counts: Counts,
-        users: Factor,
-        items: Factor,
-        likelihood: Likelihood,
-        ties: Ties | None,
-        *,
-        sum_users: bool = True,
-    ) -> Expectation:
-        """Infer allocations and exposures from the factors; without ties every cell has its own exposure."""
+    def expect(self, counts: Counts, given: Given, *, sum_users: bool = True) -> Expectation:
+        """Infer allocations and exposures, Eqs. (update_c) and (update_a), and sum them for each user in one walk."""
 
     def sum_by_item(self, counts: Counts, expectation: Any, users: Factor) -> Sums:
         """Sum what `expect` found over each item's cells, with users whose means may be newer."""
@@ -126,44 +126,13 @@ class Device(Protocol):
         """
 
 
-class Given(NamedTuple):
-    """What allocations and exposures are inferred from."""
-
-    users: Factor
-    items: Factor
-    likelihood: Likelihood
-    ties: Ties | None
-
-
 def check_kind(likelihood: Likelihood) -> None:
     """Raise ValueError for a likelihood that no kernel knows."""
-    if not isinstance(likelihood, Poisson | NegativeBinomial):
+    if likelihood.kind not in ("poisson", "negative_binomial"):
         raise ValueError(
-            f"the likelihood is of the kind {type(likelihood).__name__!r}, for which there are no fast kernels; "
-            "backend='reference' takes any likelihood"
+            f"there are no compiled kernels for the likelihood {likelihood.kind!r}; backend='reference' takes any "
+            "likelihood"
         )
-
-
-class Fast:
-    """Base class of the backends with kernels, which know the Poisson and the negative binomial likelihood alone."""
-
-    def infer(self, counts: Counts, given: Given, sum_users: bool) -> Any:
-        """Infer allocations and exposures: `expect`, for a likelihood that has kernels."""
-        raise NotImplementedError
-
-    def expect(
-        self,
-        counts: Counts,
-        users: Factor,
-        items: Factor,
-        likelihood: Likelihood,
-        ties: Ties | None,
-        *,
-        sum_users: bool = True,
-    ) -> Any:
-        """Infer allocations and exposures, Eqs. (update_c) and (update_a), and sum them for each user in one walk."""
-        check_kind(likelihood)
-        return self.infer(counts, Given(users, items, likelihood, ties), sum_users)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.backends import Fast, Given, OnHost, Sums, UserSums
+from nbmf.backends import Given, OnHost, Sums, UserSums, check_kind
 from nbmf.backends.cost import Sizes
 from nbmf.backends.counts import Counts, take_unknown
 from nbmf.backends.cpu.passes import Cpu, SparseExpectation
@@ -207,15 +207,16 @@ class SpreadExpectation(UserSums):
 
 
 @dataclass(frozen=True)
-class Cluster(OnHost, Fast):
+class Cluster(OnHost):
     """The passes on the workers of a cluster, one part of the users each; posteriors are updated here."""
 
     client: Client = field(repr=False)
     parts: tuple[Part, ...]
     passes: Cpu = field(default_factory=partial(Cpu, 1), repr=False)  # what a worker does a part with
 
-    def infer(self, counts: Counts, given: Given, sum_users: bool) -> SpreadExpectation:
+    def expect(self, counts: Counts, given: Given, *, sum_users: bool = True) -> SpreadExpectation:
         """Infer allocations and exposures of every part."""
+        check_kind(given.likelihood)
         shared = self._send((Means.of(given.items), given.ties))
         found = []
         for part, data in zip(self.parts, self._counts, strict=True):
@@ -319,7 +320,7 @@ def _infer(
     passes: Cpu, counts: Counts, users: Means, shared: tuple[Means, Ties | None], likelihood: Likelihood, sums: bool
 ) -> SparseExpectation:
     items, ties = shared
-    return passes.infer(counts, Given(users.aligned(), items.aligned(), likelihood, ties), sums)
+    return passes.expect(counts, Given(users.aligned(), items.aligned(), likelihood, ties), sum_users=sums)
 
 
 def _sum_items(passes: Cpu, counts: Counts, found: SparseExpectation, users: Point) -> Sums:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import digamma, gammaln
 
-from nbmf.backends import OnHost, Sums
+from nbmf.backends import Given, OnHost, Sums
 from nbmf.backends.counts import Counts
 from nbmf.model.factors import Factor, Gamma, Prior
 from nbmf.model.likelihood import Likelihood, NegativeBinomial
@@ -43,17 +43,9 @@ class DenseExpectation:
 class Reference(OnHost):
     """Dense NumPy; for small data and for tests."""
 
-    def expect(
-        self,
-        counts: Counts,
-        users: Factor,
-        items: Factor,
-        likelihood: Likelihood,
-        ties: Ties | None,
-        *,
-        sum_users: bool = True,
-    ) -> DenseExpectation:
+    def expect(self, counts: Counts, given: Given, *, sum_users: bool = True) -> DenseExpectation:
         """Eqs. (update_c) and (update_a)."""
+        users, items, likelihood, ties = given
         count = counts.by_user.toarray()
         unknown = count < 0  # not part of the data at all
         count[unknown] = 0

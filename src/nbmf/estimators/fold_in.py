@@ -7,22 +7,20 @@ raises the row's part of the objective. Items are the mirror image: rows and col
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.backends import Device, FoldJob, Folds, Sums, find_device
+from nbmf.backends import Device, FoldJob, Folds, Given, Sums, check_kind, find_device
 from nbmf.backends.counts import Counts
 from nbmf.backends.cpu.fold import fold_rows
 from nbmf.backends.cpu.passes import Cpu
 from nbmf.backends.reference import Reference
+from nbmf.backends.threads import hand_out
 from nbmf.data.interactions import check_range, formed
 from nbmf.model.factors import Factor, Point, Prior
 from nbmf.model.likelihood import Likelihood
@@ -160,8 +158,13 @@ def fold_compiled(
         np.ascontiguousarray(side.factor.mean),
         *side.clusters,
     )
-    call = partial(_fold_share, (*arguments, *settings, *stop, mean, allocated, exposed, steps), n_rows)
-    _share_out(call, -(-n_rows // SHARE), n_threads)
+    check_kind(side.likelihood)
+
+    def fold_share(first: int) -> None:
+        rows = first, min(first + SHARE, n_rows)
+        fold_rows(*rows, *arguments, *settings, *stop, mean, allocated, exposed, steps)
+
+    hand_out(fold_share, range(0, n_rows, SHARE), n_threads)
     return Folds(_factor_of(side, mean, allocated, exposed, rates), steps)
 
 
@@ -184,7 +187,7 @@ def fold_plainly(counts: sp.csr_array, side: FixedSide, until: Steps, *, start: 
     rates = np.array(np.broadcast_to(np.ravel(side.prior.rate)[:1], len(mean)), np.float64)
     settled = np.zeros(len(mean), bool)
     while steps.max(initial=0) < until.most and not settled.all():
-        sums = backend.expect(data, rows, side.factor, side.likelihood, side.ties).user_sums
+        sums = backend.expect(data, Given(rows, side.factor, side.likelihood, side.ties)).user_sums
         if side.prior.per_row and side.factor.is_posterior:
             rates[~settled] = (side.prior.shape * mean.shape[1] / np.maximum(rows.mean.sum(axis=1), LEAST_SUM))[
                 ~settled
@@ -227,17 +230,3 @@ def _factor_of(side: FixedSide, mean: Array, allocated: Array, exposed: Array, r
         return Point(mean.astype(dtype))
     rate = rates[:, None] if side.prior.per_row else side.prior.rate
     return Cpu(1).conditional(Prior(side.prior.shape, rate), Sums(allocated.astype(dtype), exposed.astype(dtype)))
-
-
-def _fold_share(arguments: tuple[Any, ...], n_rows: int, share: int) -> None:
-    fold_rows(share * SHARE, min((share + 1) * SHARE, n_rows), *arguments)
-
-
-def _share_out(job: Callable[[int], None], n_shares: int, n_threads: int | None) -> None:
-    n_helpers = min(n_threads or numba.get_num_threads(), n_shares) - 1
-    if n_helpers < 1:
-        for share in range(n_shares):
-            job(share)
-        return
-    with ThreadPoolExecutor(n_helpers + 1, thread_name_prefix="nbmf") as pool:
-        list(pool.map(job, range(n_shares)))

@@ -58,16 +58,18 @@ class Zeros:
     """A visit that sums the log-probability of a count of 0 over each user's cells not in train."""
 
     def __init__(self, likelihood: Likelihood, train: sp.csr_array, n_users: int) -> None:
-        self.concentration, self.train, self.totals = likelihood.concentration, train, np.zeros(n_users)
+        self.likelihood, self.train, self.totals = likelihood, train, np.zeros(n_users)
 
     def __call__(self, start: int, rows: Rows, left: int, scores: NDArray[Any]) -> None:
         """Take in whole rows of scores."""
         check_intensities(scores)
-        if isinstance(self.concentration, np.ndarray):
-            μ, α, unseen = plain(scores, rows, self.concentration, self.train)
-            self.totals[start : start + len(rows)] = np.sum(-α * np.log1p(μ / α), axis=1, where=unseen)
+        concentration: Any = self.likelihood.concentration
+        if self.likelihood.varies or np.isnan(concentration):  # no compiled loop for this one
+            μ, unseen = scores[:, : self.train.shape[1]].astype(np.float64), self.train[rows].toarray() == 0
+            logs = self.likelihood.of_rows(rows).log_evidence(0.0, μ)
+            self.totals[start : start + len(rows)] = np.sum(logs, axis=1, where=unseen)
             return
-        seen, concentration = (self.train.indptr, self.train.indices), float(self.concentration)
+        seen = self.train.indptr, self.train.indices
         settings = concentration, float(scores.max(initial=0)) / concentration < 1e38
         sum_log_zeros(scores, self.train.shape[1], rows, *seen, *settings, self.totals[start : start + len(rows)])
 

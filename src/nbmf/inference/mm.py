@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nbmf.backends import Backend
+from nbmf.backends import Backend, Given
 from nbmf.backends.counts import Counts
 from nbmf.inference.hyperparameters import NOTHING, Learned, observe_learning
 from nbmf.inference.run import State, observe
@@ -23,7 +23,7 @@ class MM:
         model, ties = state.model, state.ties
         item_sums = backend.sum_by_item(counts, state.inferred, state.users)
         items = backend.quotient(state.items, item_sums)  # Eq. (nmfH)
-        between = backend.expect(counts, state.users, items, model.likelihood, ties)
+        between = backend.expect(counts, Given(state.users, items, model.likelihood, ties))
         users = backend.quotient(state.users, between.user_sums)  # Eq. (nmfW)
         if self.learned.concentration:
             return observe_learning(model, state, counts, backend, users, items, self.learned)

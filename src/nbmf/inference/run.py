@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from nbmf.backends import Backend, Expectation
+from nbmf.backends import Backend, Expectation, Given
 from nbmf.backends.counts import Counts
 from nbmf.model import Model
 from nbmf.model.factors import Factor, Point
@@ -96,7 +96,7 @@ def observe(
 
     Points have no KL, and λ = μ makes the rest the log-likelihood.
     """
-    expectation = backend.expect(counts, users, items, model.likelihood, ties, sum_users=sum_users)
+    expectation = backend.expect(counts, Given(users, items, model.likelihood, ties), sum_users=sum_users)
     objective = log_base + expectation.log_evidence
     for factor, prior in ((users, model.user_prior), (items, model.item_prior)):
         objective -= factor.divergence(prior)

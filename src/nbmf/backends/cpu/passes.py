@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.backends import Fast, Given, OnHost, Sums, UserSums
+from nbmf.backends import Given, OnHost, Sums, UserSums, check_kind
 from nbmf.backends.counts import Counts
 from nbmf.backends.cpu import kernels
 from nbmf.backends.slopes import SHAPES, Pair, sum_slopes
@@ -56,13 +56,14 @@ class SparseExpectation(UserSums):
 
 
 @dataclass(frozen=True)
-class Cpu(OnHost, Fast):
+class Cpu(OnHost):
     """Threads on one machine: `n_threads` of them, all cores by default."""
 
     n_threads: int | None = None
 
-    def infer(self, counts: Counts, given: Given, sum_users: bool) -> SparseExpectation:
+    def expect(self, counts: Counts, given: Given, *, sum_users: bool = True) -> SparseExpectation:
         """Infer allocations and exposures, and sum them for each user in the same walks."""
+        check_kind(given.likelihood)
         users, items, likelihood, ties = given
         by_user, dtype = counts.by_user, users.mean.dtype
         walk, log_evidence = _walk(by_user), np.zeros(by_user.shape[0])

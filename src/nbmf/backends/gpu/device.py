@@ -16,7 +16,7 @@ import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 
-from nbmf.backends import Fast, FoldJob, Folds, Given, Sums, UserSums, check_kind
+from nbmf.backends import FoldJob, Folds, Given, Sums, UserSums, check_kind
 from nbmf.backends.counts import BLOCK_ON_DEVICE, Counts
 from nbmf.backends.gpu import passes as torch_passes
 from nbmf.backends.gpu.arrays import (
@@ -86,7 +86,7 @@ class ResidentExpectation(UserSums):
 
 
 @dataclass(frozen=True)
-class Gpu(Fast):
+class Gpu:
     """One device.
 
     Parameters
@@ -107,8 +107,9 @@ class Gpu(Fast):
     kernels: str | None = None
     block: int = BLOCK_ON_DEVICE
 
-    def infer(self, counts: Counts, given: Given, sum_users: bool) -> ResidentExpectation:
+    def expect(self, counts: Counts, given: Given, *, sum_users: bool = True) -> ResidentExpectation:
         """Infer allocations and exposures, and sum them for each user."""
+        check_kind(given.likelihood)
         users, items = (tables(factor, self._device) for factor in (given.users, given.items))
         α = self._concentrations(given.likelihood, len(users[0]), users[0].dtype)
         resident = Tables(users, items, given.likelihood, given.ties)
