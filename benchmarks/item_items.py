@@ -18,11 +18,11 @@ import numpy as np
 import scipy.sparse as sp
 
 import nbmf
-from nbmf.experiments.rivals import RIVALS
+from nbmf.experiments.baselines import BASELINES
 from workload import popular_counts
 
 ROUNDS = 3
-EASE = RIVALS["ease"]
+EASE = BASELINES["ease"]
 
 
 def seconds_of(fit: Any) -> tuple[float, Any]:

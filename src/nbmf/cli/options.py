@@ -17,7 +17,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 MODELS = ("nbmf", "poisson", "binary")
 JUDGED = (*MODELS, "popularity")
 COMPARED = (*JUDGED, "averaged", "nbslim", "ease", "knn", "als", "bpr", "hpf", "kl-nmf")
-"""The names of `nbmf.experiments.rivals.RIVALS`, which would take a second to import."""
+"""The names of `nbmf.experiments.baselines.BASELINES`, which would take a second to import."""
 
 
 def together(*decorators: Decorator) -> Decorator:
