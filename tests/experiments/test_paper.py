@@ -22,7 +22,6 @@ from nbmf.cli import main
 from nbmf.cli.reproduce import _show
 from nbmf.experiments.claims import all_claims
 from nbmf.experiments.paper import Entry, Grid, Results, open_store, run_grid
-from nbmf.experiments.store import OtherExperimentError
 from nbmf.experiments.study import open_study
 from small_study import write_plays
 
@@ -145,11 +144,11 @@ def test_another_experiment_is_refused(study, results):
         (replace(GRID, seed=7), "its grid seed is 0, not 7"),
         (replace(GRID, components=(2,)), r"its grid components is \[2, 3\], not \[2\]; choose another folder"),
     ):
-        with pytest.raises(OtherExperimentError, match=message):
+        with pytest.raises(ValueError, match=message):
             open_store(study, grid, folder)
     swapped = study.test.matrix.copy()
     swapped.data = swapped.data + 1
-    with pytest.raises(OtherExperimentError, match="its data fingerprint"):
+    with pytest.raises(ValueError, match="its data fingerprint"):
         open_store(replace(study, test=replace(study.test, matrix=swapped)), GRID, folder)
 
 

@@ -12,7 +12,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from nbmf.experiments.store import DamagedFolderError, Job, OtherExperimentError, Row, Store, packed, write_whole
+from nbmf.experiments.store import Job, Row, Store, packed, write_whole
 
 SETTINGS = {"data": {"name": "plays", "nnz": 7}, "grid": {"seed": 0, "components": [2, 3]}}
 JOB = Job("nbmf-2-0", "nbmf", 0, {"n_components": 2, "tol": 1e-5, "input": "counts"})
@@ -49,7 +49,7 @@ def test_another_experiment_is_refused(tmp_path):
         ({"seed": 0, "components": [2]}, r"its grid components is \[2, 3\], not \[2\]; choose another folder"),
         ({"seed": 0, "components": [2, 3], "tol": 1}, "its grid tol is None, not 1"),
     ):
-        with pytest.raises(OtherExperimentError, match=message):
+        with pytest.raises(ValueError, match=message):
             Store(tmp_path, {**SETTINGS, "grid": grid})
     assert Store(tmp_path, SETTINGS).rows() == {}
 
@@ -58,19 +58,19 @@ def test_damage_is_named(tmp_path):
     store = Store(tmp_path / "settings", SETTINGS)
     store.add(ROW, packed(VALUES))
     change(store, "UPDATE experiment SET settings = ?", "[1")
-    with pytest.raises(DamagedFolderError, match="is damaged"):
+    with pytest.raises(ValueError, match="is damaged"):
         Store(store.folder, SETTINGS)
     change(store, "DELETE FROM experiment")
-    with pytest.raises(DamagedFolderError, match="has results but no settings"):
+    with pytest.raises(ValueError, match="has results but no settings"):
         Store(store.folder, SETTINGS)
     store = Store(tmp_path / "row", SETTINGS)
     for text in ("{", "[]", "{}", json.dumps({"job": {"name": "a"}})):
         change(store, "INSERT OR REPLACE INTO results VALUES ('a', ?, NULL)", text)
-        with pytest.raises(DamagedFolderError, match="the row 'a' is damaged"):
+        with pytest.raises(ValueError, match="the row 'a' is damaged"):
             store.rows()
     (tmp_path / "file").mkdir()
     (tmp_path / "file" / "results.sqlite").write_bytes(b"user,item,count\n" * 100)
-    with pytest.raises(DamagedFolderError, match="is damaged"):
+    with pytest.raises(ValueError, match="is damaged"):
         Store(tmp_path / "file", SETTINGS)
 
 

@@ -40,7 +40,7 @@ def test_columns_may_be_called_anything(plays, study, tmp_path):
     renamed = pq.read_table(plays).rename_columns(["a", "b", "c", "test"])
     pq.write_table(renamed, tmp_path / "plays.parquet")
     named = open_study(tmp_path / "plays.parquet", columns={"user": "a", "item": "b", "count": "c"})
-    assert named.source.fingerprint == study.source.fingerprint
+    assert named.source()["fingerprint"] == study.source()["fingerprint"]
 
 
 def test_items_that_share_a_name_are_told_apart(study):

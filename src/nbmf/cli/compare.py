@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nbmf.cli.evaluate import check_test, fit_named, interval_in_words, reading_options
+from nbmf.cli.evaluate import check_test, fit_named, interval_in_words, number_option, option, reading_options
 from nbmf.cli.options import (
     COMPARED,
     JUDGED,
@@ -46,38 +46,25 @@ def _model_names(context: click.Context, option: click.Parameter, value: str) ->
 
 @click.command(short_help="Compare how models rank held-out counts.")
 @data_argument
-@click.option(
+@option(
     "--models",
     metavar="NAME,…",
     callback=_model_names,
     default=",".join(JUDGED),
-    show_default=True,
     help="The models, separated by commas. There are also averaged (nbmf from five starts), nbslim and ease (weights "
     "between items), kl-nmf (scikit-learn) and, with the extra bench, knn, als, bpr (implicit) and hpf (hpfrec).",
 )
-@click.option(
+@number_option(
     "--tune",
     "n_trials",
     metavar="TRIALS",
     show_default="each model has its defaults",
-    type=click.IntRange(1),
     help="Try this many settings of each model on a fifth of the training counts, and compare the best ones.",
 )
-@click.option(
-    "--starts",
-    metavar="N",
-    default=1,
-    show_default=True,
-    type=click.IntRange(1),
-    help="Random starts per model; their results are averaged.",
-)
-@click.option(
-    "--metric", metavar="NAME", default="ndcg_counts", show_default=True, help="Any metric of `nbmf evaluate`."
-)
-@click.option(
-    "--baseline", type=click.Choice(COMPARED), show_default="the best", help="Model to compare the others to."
-)
-@click.option(
+@number_option("--starts", default=1, help="Random starts per model; their results are averaged.")
+@option("--metric", metavar="NAME", default="ndcg_counts", help="Any metric of `nbmf evaluate`.")
+@option("--baseline", type=click.Choice(COMPARED), show_default="the best", help="Model to compare the others to.")
+@option(
     "--folder",
     metavar="FOLDER",
     type=click.Path(file_okay=False),

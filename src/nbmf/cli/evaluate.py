@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,30 +30,22 @@ if TYPE_CHECKING:
     from nbmf.evaluation import Evaluation
 
 
+option = partial(click.option, show_default=True)
+number_option = partial(option, metavar="N", type=click.IntRange(1))
+file_option = partial(option, metavar="FILE", type=click.Path())
+
+
 @click.command(short_help="Say how well a model ranks held-out counts.")
 @data_argument
-@click.option(
+@option(
     "--model",
     type=click.Choice((*JUDGED, "nbslim")),
     default="nbmf",
-    show_default=True,
     help="Negative binomial, Poisson, Poisson on binarized counts, popularity (number of users), or weights between "
     "items.",
 )
-@click.option(
-    "--model-file",
-    metavar="FILE",
-    type=click.Path(),
-    show_default="a model is fitted",
-    help="Evaluate this saved model, with all of DATA as the test.",
-)
-@click.option(
-    "--test",
-    metavar="FILE",
-    type=click.Path(),
-    show_default="a part of DATA",
-    help="Test on this file; then all of DATA is fitted.",
-)
+@file_option("--model-file", show_default="a model is fitted", help="Saved model to evaluate; DATA is the test.")
+@file_option("--test", show_default="a part of DATA", help="File to test on; all of DATA is fitted.")
 @fit_options
 @split_options
 @data_options

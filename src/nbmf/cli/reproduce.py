@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from nbmf.cli.evaluate import file_option, number_option, option
 from nbmf.cli.options import json_option
 from nbmf.cli.terminal import BadInputError, end_interrupted, sentences, show, show_json
 
@@ -33,62 +34,42 @@ def _whole_numbers(context: click.Context, option: click.Parameter, value: str) 
 
 @click.command(short_help="Run the paper's experiments; say which claims hold.")
 @click.argument("data", required=False, type=click.Path())
-@click.option(
-    "-o",
-    "--output",
-    metavar="FOLDER",
-    default="reproduced",
-    show_default=True,
-    type=click.Path(),
-    help="Folder for results, figures and report.",
-)
-@click.option(
+@option("-o", "--output", metavar="FOLDER", default="reproduced", help="Folder for results, figures and report.")
+@option(
     "-k",
     "--components",
     metavar="K,K,…",
     default="5,10,20,50,100,200",
-    show_default=True,
     callback=_whole_numbers,
     help="Numbers of components.",
 )
-@click.option(
-    "--starts", metavar="N", default=5, show_default=True, type=click.IntRange(1), help="Random starts per model and K."
-)
-@click.option(
-    "--seed", metavar="N", default=0, show_default=True, type=click.IntRange(0), help="Seed of the first start."
-)
-@click.option("--user", metavar="COLUMN", show_default="recognised", help="Column of the users.")
-@click.option("--item", metavar="COLUMN", show_default="recognised", help="Column of the items.")
-@click.option("--count", metavar="COLUMN", show_default="recognised", help="Column of the counts.")
-@click.option(
+@number_option("--starts", default=5, help="Random starts per model and K.")
+@number_option("--seed", default=0, type=click.IntRange(0), help="Seed of the first start.")
+@option("--user", metavar="COLUMN", show_default="recognised", help="Column of the users.")
+@option("--item", metavar="COLUMN", show_default="recognised", help="Column of the items.")
+@option("--count", metavar="COLUMN", show_default="recognised", help="Column of the counts.")
+@file_option(
     "--names",
-    metavar="FILE",
-    type=click.Path(),
     show_default="items.parquet beside DATA, if there is one",
     help="Parquet file with a column item and the items' names.",
 )
-@click.option(
+@option(
     "--filter/--no-filter",
     "filtered",
     default=None,
     show_default="only the groceries",
     help="Keep items with at least 50 users, then users with at least 20 items.",
 )
-@click.option(
+@option(
     "--split",
     default="auto",
-    show_default=True,
     type=click.Choice(["auto", "author", "random"]),
     help="What to hold out: the rows marked by the file's own column `test` (author), or a fifth at random; auto uses "
     "the column if there is one.",
 )
-@click.option(
-    "--split-seed", metavar="N", default=1992, show_default=True, type=click.IntRange(0), help="Of the random split."
-)
-@click.option(
-    "--portrait", metavar="ID", show_default="one with many different counts", help="User whose exposures to draw."
-)
-@click.option("--workers", metavar="N", type=click.IntRange(1), show_default="one per core", help="Fits at a time.")
+@number_option("--split-seed", default=1992, type=click.IntRange(0), help="Seed of the random split.")
+@option("--portrait", metavar="ID", show_default="one with many different counts", help="User to draw.")
+@number_option("--workers", show_default="one per core", help="Fits at a time.")
 @json_option
 def reproduce(data: str | None, output: str, portrait: str | None, as_json: bool, **options: Any) -> None:
     """Run the paper's experiments on DATA and say which of its claims hold.

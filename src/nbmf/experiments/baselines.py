@@ -10,8 +10,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -41,43 +42,19 @@ INPUTS = tuple(_FORMS)
 
 @dataclass(frozen=True)
 class Baseline:
-    """A model that can be compared.
+    """A model that can be compared."""
 
-    Attributes
-    ----------
-    label : str
-        Its name in tables.
-    fit : callable
-        (train, seed, n_threads, **settings) → a model that `nbmf.evaluate` accepts.
-    defaults : mapping
-        All settings, with the values that its authors publish or its package uses.
-    space : Space
-        Where to search for better ones.
-    random : bool
-        Whether the seed changes the result.
-    package : str
-        The package it needs in addition to nbmf's own dependencies, or "".
-    """
-
-    label: str
-    fit: Callable[..., Judged]
-    defaults: Mapping[str, Any]
-    space: Space
-    random: bool = True
-    package: str = ""
+    label: str  # its name in tables
+    fit: Callable[..., Judged]  # (train, seed, n_threads, **settings) → a model that `nbmf.evaluate` accepts
+    defaults: Mapping[str, Any]  # all settings, as its authors publish them or its package sets them
+    space: Space  # where to search for better ones
+    random: bool = True  # whether the seed changes the result
+    package: str = ""  # what it needs in addition to nbmf's own dependencies
 
 
 @dataclass(frozen=True)
 class ItemWeights:
-    """A model with scores Σ_j x_uj B_ji.
-
-    Attributes
-    ----------
-    inputs : csr_array, users × items
-        x, the counts in one of the forms of INPUTS.
-    weights : array or sparse array, items × items
-        B.
-    """
+    """A model with scores Σ_j x_uj B_ji: `inputs` x are users × items, `weights` B items × items."""
 
     inputs: sp.csr_array
     weights: Any
@@ -105,11 +82,6 @@ def in_form(train: Interactions, form: str) -> sp.csr_array:
         raise ValueError(f"input is {form!r}; it must be one of {', '.join(map(repr, _FORMS))}")
     matrix = train.matrix
     return sp.csr_array((_FORMS[form](matrix.data.astype(np.float32)), matrix.indices, matrix.indptr), matrix.shape)
-
-
-def fit_popularity(train: Interactions, seed: int, n_threads: int) -> Judged:
-    """Rank by popularity."""
-    return Popularity(train)
 
 
 def fit_knn(train: Interactions, seed: int, n_threads: int, *, neighbors: int, weighting: str, input: str) -> Judged:
@@ -152,27 +124,25 @@ def ease_weights(inputs: sp.csr_array, penalty: float) -> Array:
     return np.asarray(weights, np.float32)
 
 
-def fit_als(
-    train: Interactions, seed: int, n_threads: int, *, factors: int, iterations: int, input: str, **settings: float
-) -> Judged:
+def fit_als(train: Interactions, seed: int, n_threads: int, *, input: str, **settings: Any) -> Judged:
     """Fit weighted matrix factorization by alternating least squares (implicit)."""
     from implicit.cpu.als import AlternatingLeastSquares  # noqa: PLC0415
 
-    with threadpool_limits(1, user_api="blas"):  # its own threads are enough
-        model = AlternatingLeastSquares(
-            factors=factors, iterations=iterations, num_threads=n_threads, random_state=seed, **settings
-        )
-        model.fit(sp.csr_matrix(in_form(train, input)), show_progress=False)
-    return model.user_factors, model.item_factors
+    model = AlternatingLeastSquares(num_threads=n_threads, random_state=seed, **settings)
+    return _fit_implicit(model, in_form(train, input))
 
 
 def fit_bpr(train: Interactions, seed: int, n_threads: int, **settings: Any) -> Judged:
     """Fit Bayesian personalized ranking (implicit), which ignores the counts' sizes."""
     from implicit.cpu.bpr import BayesianPersonalizedRanking  # noqa: PLC0415
 
-    with threadpool_limits(1, user_api="blas"):
-        model = BayesianPersonalizedRanking(num_threads=n_threads, random_state=seed, **settings)
-        model.fit(sp.csr_matrix(in_form(train, "binary")), show_progress=False)
+    model = BayesianPersonalizedRanking(num_threads=n_threads, random_state=seed, **settings)
+    return _fit_implicit(model, in_form(train, "binary"))
+
+
+def _fit_implicit(model: Any, inputs: sp.csr_array) -> Judged:
+    with threadpool_limits(1, user_api="blas"):  # it has threads of its own
+        model.fit(sp.csr_matrix(inputs), show_progress=False)
     return model.user_factors, model.item_factors
 
 
@@ -212,28 +182,15 @@ def fit_kl_nmf(
     return users, model.components_.T
 
 
-def fit_poisson(train: Interactions, seed: int, n_threads: int, **settings: Any) -> Judged:
-    """Fit Poisson factorization to the counts."""
-    return PoissonMF(random_state=seed, n_threads=n_threads, **settings).fit(train)
+def _fit_own(make: Callable[..., Any], train: Interactions, seed: int, n_threads: int, **settings: Any) -> Judged:
+    """Fit one of our estimators to the counts or to log(1 + count)."""
+    form = settings.pop("input", "counts")
+    data = train if form == "counts" else replace(train, matrix=in_form(train, form), events=None)
+    return cast(Judged, make(random_state=seed, n_threads=n_threads, **settings).fit(data))
 
 
-def fit_binary(train: Interactions, seed: int, n_threads: int, **settings: Any) -> Judged:
-    """Fit Poisson factorization to the counts binarized to 0 and 1."""
-    return PoissonMF(binarize=True, random_state=seed, n_threads=n_threads, **settings).fit(train)
-
-
-def fit_nbmf(train: Interactions, seed: int, n_threads: int, *, input: str, **settings: Any) -> Judged:
-    """Fit negative binomial factorization to the counts or to log(1 + count)."""
-    return NBMF(random_state=seed, n_threads=n_threads, **settings).fit(_converted(train, input))
-
-
-def fit_averaged(train: Interactions, seed: int, n_threads: int, *, input: str, **settings: Any) -> Judged:
-    """Fit NBMF from five random starts, whose scores are averaged."""
-    return Averaged(NBMF(n_threads=n_threads, **settings), n_runs=5, random_state=seed).fit(_converted(train, input))
-
-
-def _converted(train: Interactions, form: str) -> Interactions:
-    return train if form == "counts" else replace(train, matrix=in_form(train, form), events=None)
+def _averaged(random_state: int, **settings: Any) -> Averaged:
+    return Averaged(NBMF(**settings), n_runs=5, random_state=random_state)
 
 
 def fit_nbslim(train: Interactions, seed: int, n_threads: int, **settings: Any) -> Judged:
@@ -272,7 +229,7 @@ _PF_DEFAULTS = _own_defaults(PoissonMF(), *_PF_SPACE, "tol")
 _NB_DEFAULTS = {**_own_defaults(NBMF(), *_PF_SPACE, "tol", "concentration"), "input": "counts"}
 
 BASELINES: dict[str, Baseline] = {
-    "popularity": Baseline("popularity", fit_popularity, {}, {}, random=False),
+    "popularity": Baseline("popularity", lambda train, seed, n_threads: Popularity(train), {}, {}, random=False),
     "knn": Baseline(
         "item kNN",
         fit_knn,
@@ -321,12 +278,12 @@ BASELINES: dict[str, Baseline] = {
         {"components": 20, "penalty": 0.0, "iterations": 100, "input": "counts"},
         {"components": (5, 100), "penalty": (1e-5, 1e-2), "iterations": (20, 100), "input": INPUTS},
     ),
-    "poisson": Baseline("PF", fit_poisson, _PF_DEFAULTS, _PF_SPACE),
-    "binary": Baseline("binarized PF", fit_binary, _PF_DEFAULTS, _PF_SPACE),
-    "nbmf": Baseline("NBMF", fit_nbmf, _NB_DEFAULTS, _NB_SPACE),
+    "poisson": Baseline("PF", partial(_fit_own, PoissonMF), _PF_DEFAULTS, _PF_SPACE),
+    "binary": Baseline("binarized PF", partial(_fit_own, partial(PoissonMF, binarize=True)), _PF_DEFAULTS, _PF_SPACE),
+    "nbmf": Baseline("NBMF", partial(_fit_own, NBMF), _NB_DEFAULTS, _NB_SPACE),
     "averaged": Baseline(
         "NBMF, 5 starts averaged",
-        fit_averaged,
+        partial(_fit_own, _averaged),
         _NB_DEFAULTS,
         {**_NB_SPACE, "n_components": (5, 100), "max_iter": (30, 150)},
     ),

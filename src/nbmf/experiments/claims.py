@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from nbmf.experiments.paper import LABELS, REL_A, Entry, Results, at_least
 from nbmf.experiments.study import Study
@@ -38,34 +38,22 @@ def judge(low: float, high: float) -> Verdict:
 
 
 def together(verdicts: Iterable[Verdict]) -> Verdict:
-    """Decide a claim that consists of several comparisons."""
-    found = set(verdicts)
-    if found == {Verdict.HOLDS}:
-        return Verdict.HOLDS
-    return Verdict.FAILS if Verdict.FAILS in found else Verdict.UNDECIDED
+    """Decide a claim that consists of several comparisons: the worst verdict is that of the claim."""
+    order = (Verdict.FAILS, Verdict.UNDECIDED, Verdict.HOLDS)
+    return min(verdicts, key=order.index, default=Verdict.UNDECIDED)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """One comparison: `better` should score higher than `worse`.
-
-    Attributes
-    ----------
-    levels : tuple of float
-        The NDCG of both.
-    difference, interval : float, tuple of float
-        Of better minus worse.
-    decides : bool
-        False if the comparison is only informative.
-    """
+    """One comparison: `better` should score higher than `worse`."""
 
     better: str
     worse: str
     metric: str
-    levels: tuple[float, float]
-    difference: float
+    levels: tuple[float, float]  # the NDCG of both
+    difference: float  # better minus worse
     interval: tuple[float, float]
-    decides: bool = True
+    decides: bool = True  # or is only informative
 
     @property
     def verdict(self) -> Verdict:
@@ -94,8 +82,7 @@ class Claim:
         return {**vars(self), "evidence": evidence}
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """A share that §5.1 gives for its data, in whole per cent, and ours."""
 
     what: str
@@ -119,17 +106,9 @@ def all_claims(results: Results) -> list[Claim]:
         _ahead_on_counts(results, "binarized_pf", "NBMF is slightly better than binarized PF (rel_A)"),
         *(_peaks_at(results, model, K) for model, K in PAPER_MAXIMA.items()),
         # Figure map threshold: "for s = 1, binarized PF seems better"
-        _claim(
-            "binarized PF leads at s = 1",
-            "At s = 1 binarized PF is the best (rel_B)",
-            _leads(results, "binarized_pf", [1]),
-        ),
+        _leads(results, "binarized_pf", [1], "at s = 1", "At s = 1 binarized PF is the best (rel_B)"),
         # Figure map threshold: for s > 1 "NBMF presents the best performances"
-        _claim(
-            "NBMF leads for s > 1",
-            f"For s > 1 ({thresholds}) NBMF is the best (rel_B)",
-            _leads(results, "nbmf", above_one),
-        ),
+        _leads(results, "nbmf", above_one, "for s > 1", f"For s > 1 ({thresholds}) NBMF is the best (rel_B)"),
     ]
 
 
@@ -167,13 +146,15 @@ def _peaks_at(results: Results, model: str, n_components: int) -> Claim:
     return _claim(name, statement, [evidence], f"the highest mean is at K = {results.best(model).n_components}. ")
 
 
-def _leads(results: Results, model: str, thresholds: list[int]) -> list[Evidence]:
+def _leads(results: Results, model: str, thresholds: list[int], where: str, statement: str) -> Claim:
     """Compare a model with all others, each at its best K by rel_A."""
+    name = f"{LABELS[model]} leads {where}"
     if model not in results.grid.models:
-        return []
+        return _claim(name, statement, [])
     others = [entry for entry in results.chosen() if entry.model != model]
     known = [s for s in thresholds if s in results.grid.thresholds]
-    return [_compare(results, results.best(model), other, at_least(s)) for s in known for other in others]
+    evidence = [_compare(results, results.best(model), other, at_least(s)) for s in known for other in others]
+    return _claim(name, statement, evidence)
 
 
 def _compare(results: Results, better: Entry, worse: Entry, metric: str, *, decides: bool = True) -> Evidence:

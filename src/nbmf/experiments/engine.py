@@ -57,35 +57,18 @@ class Task:
     n_threads: int = 1  # per job
 
 
+@dataclass
 class Engine:
-    """Runs batches of jobs, stores their rows and reports progress.
+    """Runs batches of jobs, stores their rows and reports progress."""
 
-    Parameters
-    ----------
-    store : Store
-        Where the rows go; jobs that have a row there are skipped.
-    n_jobs, cost : int, float
-        Number and total cost of the jobs of all batches.
-    report : callable
-        Called with an `Event` at the start of each batch and after each job.
-    limit_s : float, optional
-        Time limit per job.
-    keeps_failures : bool
-        Store a failed job as a row that says why, instead of raising its error.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        n_jobs: int,
-        cost: float,
-        report: Report,
-        *,
-        limit_s: float | None = None,
-        keeps_failures: bool = False,
-    ) -> None:
-        self.store, self.n_jobs, self.report, self.limit_s = store, n_jobs, report, limit_s
-        self.keeps_failures, self.n_done, self.paid, self.cost = keeps_failures, 0, 0.0, cost
+    store: Store  # jobs that have a row here are skipped
+    n_jobs: int  # of all batches
+    cost: float  # of all batches' jobs
+    report: Report  # called at the start of each batch and after each job
+    limit_s: float | None = None  # time limit per job
+    keeps_failures: bool = False  # store a failed job as a row that says why, instead of raising its error
+    n_done: int = 0
+    paid: float = 0.0  # cost of the jobs run so far
 
     def run(self, task: Task, jobs: Sequence[Job], n_workers: int) -> None:
         """Run the jobs that have no row yet, `n_workers` at a time."""
@@ -184,17 +167,7 @@ class Level(NamedTuple):
 
 
 class Starts(Generic[Key]):
-    """The stored fits of several models, each from one or more random starts.
-
-    Parameters
-    ----------
-    store : Store
-        Holds the per-user values.
-    rows : mapping
-        The rows of each model's starts.
-    train, test : Interactions
-        The counts that were fitted, and those that were held out.
-    """
+    """The stored fits of several models, each from one or more random starts: `rows` by model."""
 
     def __init__(
         self, store: Store, rows: Mapping[Key, Sequence[Row]], train: Interactions, test: Interactions

@@ -53,8 +53,7 @@ class Grid:
             values = getattr(self, name)
             if not values or len(set(values)) != len(values):
                 raise ValueError(f"{name} is {list(values)}; give at least one, each once")
-        for name, values in (("components", self.components), ("thresholds", self.thresholds)):
-            if min(values) < 1:
+            if name != "models" and min(values) < 1:
                 raise ValueError(f"{name}: {min(values)} is not a whole number from 1")
         if self.n_starts < 1:
             raise ValueError(f"the number of starts is {self.n_starts}; there must be at least 1")
@@ -98,7 +97,7 @@ class Grid:
 
 def open_store(study: Study, grid: Grid, path: str | os.PathLike[str]) -> Store:
     """Open or create the folder of an experiment; ValueError if it holds another one."""
-    settings = {"data": asdict(study.source), "grid": grid.as_dict(), "made with": {"nbmf": version("nbmf")}}
+    settings = {"data": study.source(), "grid": grid.as_dict(), "made with": {"nbmf": version("nbmf")}}
     return Store(Path(path), settings)
 
 
@@ -112,16 +111,8 @@ def run_grid(
 ) -> Results:
     """Run a grid of fits. Each result is written as soon as it is ready, and an interrupted run resumes.
 
-    Parameters
-    ----------
-    study, grid : Study, Grid
-        The data, and which models to fit.
-    path : path
-        The folder of the results; a folder that holds another experiment is refused.
-    n_workers : int, optional
-        Number of processes, one per core by default. Results are identical for any number.
-    report : callable
-        Called with an `Event` after each fit.
+    A folder that holds another experiment is refused. `n_workers` is the number of processes, one per core by default;
+    results are identical for any number.
     """
     store, jobs = open_store(study, grid, path), grid.jobs()
     engine = Engine(store, len(jobs), sum(job.cost for job in jobs), report)

@@ -50,16 +50,8 @@ def attempt(
 ) -> Generator[Outcome]:
     """Yield the outcome of `work(shared, job)` for every job as it ends; the jobs are started in their order.
 
-    Parameters
-    ----------
-    work : callable
-        A function of a module, which the worker processes import by its name.
-    shared : object
-        Sent to each process once.
-    n_workers : int
-        Number of processes; they end with the iterator, however it ends.
-    limit_s : float, optional
-        Time limit per job, after which it ends with an `OvertimeError`.
+    `work` is a function of a module, which the processes import by its name; `shared` is sent to each process once. The
+    processes end with the iterator, however it ends. A job that takes longer than `limit_s` ends with `OvertimeError`.
     """
     if not jobs:
         return

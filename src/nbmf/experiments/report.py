@@ -1,4 +1,4 @@
-"""The report of an experiment: Markdown, and the same as one HTML page that needs no other file.
+"""The report of an experiment: Markdown from the template report.md, and the same as one HTML page.
 
 All names are literal: whatever a file, a user or an item is called, the report shows it as it is.
 """
@@ -28,18 +28,7 @@ from nbmf.experiments.store import write_whole
 
 PACKAGES = ("nbmf", "numpy", "scipy", "numba", "scikit-learn", "matplotlib")
 SHORT = 24  # characters that stay on one line of a table
-INTRO = (
-    "The experiments of Gouvert, Oberlin and Févotte, Negative Binomial Matrix Factorization for Recommender Systems, "
-    "§5, and which of its claims hold on these data. rel_A is NDCG with the held-out count as relevance, rel_B is NDCG "
-    "with relevance 1[count ≥ s]. All items are ranked for each user, those of the training part last."
-)
-RULE = (
-    "Each comparison is the mean difference of NDCG over users, every model averaged over its starts, with the 95 % "
-    "interval of 1,000 resamples of the users. A claim holds if the intervals of all its comparisons lie above 0, does "
-    "not hold if one of them lies below 0, and is undecided otherwise. The intervals describe the variation between "
-    "users; the ± of the tables describes the variation between starts."
-)
-PAGE = Path(__file__).with_suffix(".html")
+PAGE, TEXT = (Path(__file__).with_suffix(suffix) for suffix in (".html", ".md"))
 
 
 @dataclass(frozen=True)
@@ -73,7 +62,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], n_words: int = 1) 
 
 def image(picture: Picture) -> str:
     """Return Markdown for a figure and its caption."""
-    return f"![{literal(picture.caption)}](figures/{picture.name}.png)\n\n{literal(picture.caption)}"
+    shown = f"![{literal(picture.caption)}](figures/{picture.name}.png)\n\n{literal(picture.caption)}"
+    return f"## One user\n\n{shown}" if picture.name == "exposure" else shown
 
 
 def as_html(title: str, markdown: str, folder: Path) -> str:
@@ -103,54 +93,49 @@ def write_report(results: Results, portrait: Portrait | None, making: Making) ->
     for picture in drawn:
         picture.save(folder / "figures")
     title = f"Negative binomial matrix factorization on {results.study.name}"
-    markdown = f"# {literal(title)}\n\n{content(results, drawn, making)}\n"
-    page, text = folder / "report.html", folder / "report.md"
-    write_whole(page, as_html(title, markdown, folder))
-    write_whole(text, markdown)
-    return page, text
+    images = {"exposure": "", **{picture.name: image(picture) for picture in drawn}}
+    text = Template(TEXT.read_text(encoding="utf-8")).substitute(
+        title=literal(title), **tables(results), **notes(results, making), **images
+    )
+    text = re.sub(r"\n{3,}", "\n\n", text)  # where a part is missing
+    page = folder / "report.html"
+    write_whole(page, as_html(title, text, folder))
+    write_whole(folder / "report.md", text)
+    return page, folder / "report.md"
 
 
-def content(results: Results, drawn: Sequence[Picture], making: Making) -> str:
-    """Return the body of the report as Markdown."""
-    claims, images = all_claims(results), {picture.name: image(picture) for picture in drawn}
-    one_user = ["## One user", images["exposure"]] if "exposure" in images else []
-    blocks = [
-        literal(INTRO),
-        "## The paper's claims",
-        claims_table(claims),
-        literal(RULE),
-        comparisons_table(claims),
-        "## NDCG with rel\\_A against K",
-        components_table(results),
-        literal(f"Mean over users{_over_starts(results)}; bold: the best K of each model."),
-        images["ndcg_by_components"],
-        "## NDCG with rel\\_B against s",
-        threshold_table(results, results.chosen()),
-        literal(
-            f"Each model at its best K by rel_A; mean over users{_over_starts(results)}. Bold: the best of each row; "
-            "the last column is its lead over the second."
-        ),
-        images["ndcg_by_threshold"],
-        *_at_the_papers_components(results),
-        "## The same K for both models",
-        same_components_table(claims),
-        "Differences of NDCG with rel\\_A at each K, with their 95 % intervals. They do not decide any claim.",
-        *one_user,
-        "## The data",
-        data_table(results),
-        shares_table(results),
-        images["histogram"],
-        "## The model",
-        images["mass_functions"],
-        images["divergences"],
-        "## Settings, time, versions",
-        settings_table(results),
-        seconds_table(results),
-        literal(_time_note(results, making)),
-        literal(_versions()),
-        "\n".join(f"    {line}" for line in making.command.splitlines()),
-    ]
-    return "\n\n".join(blocks)
+def tables(results: Results) -> dict[str, str]:
+    """Return the tables by their names in the template."""
+    claims = all_claims(results)
+    return {
+        "claims": claims_table(claims),
+        "comparisons": comparisons_table(claims),
+        "by_components": components_table(results),
+        "by_threshold": threshold_table(results, results.chosen()),
+        "at_the_papers_components": _at_the_papers_components(results),
+        "same_components": same_components_table(claims),
+        "data": data_table(results),
+        "shares": shares_table(results),
+        "settings": settings_table(results),
+        "seconds": seconds_table(results),
+    }
+
+
+def notes(results: Results, making: Making) -> dict[str, str]:
+    """Return the other texts by their names in the template."""
+    n_starts, rows = results.grid.n_starts, results.all_rows()
+    time = f"All {len(rows)} fits together: {sum(row.seconds for row in rows):,.0f} s."
+    if making.n_fits:
+        time += f" The last run made {making.n_fits} in {making.seconds:,.0f} s, {making.n_workers} at a time."
+    versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+    system = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    several = f"then mean ± standard deviation over {n_starts} random starts"
+    return {
+        "starts": several if n_starts > 1 else "one random start",
+        "time": time,
+        "versions": literal(f"{system}; {versions}."),
+        "command": making.command.replace("\n", "\n    "),
+    }
 
 
 def claims_table(claims: Sequence[Claim]) -> str:
@@ -212,16 +197,17 @@ def same_components_table(claims: Sequence[Claim]) -> str:
 
 def data_table(results: Results) -> str:
     """Return what the data is, and what was held out."""
-    source, n_tested = results.study.source, int(np.count_nonzero(np.diff(results.study.test.matrix.indptr)))
-    filters = "items with at least 50 users, then users with at least 20 items, once" if source.filtered else "none"
+    study, source = results.study, results.study.source()
+    n_users, n_tested = source["n_users"], int(np.count_nonzero(np.diff(study.test.matrix.indptr)))
+    filters = "items with at least 50 users, then users with at least 20 items, once" if study.filtered else "none"
     return facts(
-        ("data", source.name),
-        ("users × items", f"{source.n_users:,} × {source.n_items:,}"),
-        ("non-zero counts", f"{source.nnz:,}; the largest is {results.study.data.matrix.data.max():,}"),
+        ("data", study.name),
+        ("users × items", f"{n_users:,} × {source['n_items']:,}"),
+        ("non-zero counts", f"{source['nnz']:,}; the largest is {study.data.matrix.data.max():,}"),
         ("filters", filters),
-        ("held out", f"{source.n_test:,} non-zero counts: {source.split}"),
-        ("users evaluated", f"{n_tested:,}; the other {source.n_users - n_tested:,} have nothing held out"),
-        ("fingerprint of both parts", source.fingerprint),
+        ("held out", f"{source['n_test']:,} non-zero counts: {study.split}"),
+        ("users evaluated", f"{n_tested:,}; the other {n_users - n_tested:,} have nothing held out"),
+        ("fingerprint of both parts", source["fingerprint"]),
     )
 
 
@@ -289,31 +275,12 @@ def _interval(interval: tuple[float, float]) -> str:
     return f"{interval[0]:+.4f} to {interval[1]:+.4f}"
 
 
-def _over_starts(results: Results) -> str:
-    n = results.grid.n_starts
-    return f", then mean ± standard deviation over {n} random starts" if n > 1 else ", one random start"
-
-
-def _at_the_papers_components(results: Results) -> list[str]:
+def _at_the_papers_components(results: Results) -> str:
     """Return the same table for the paper's K, if that differs."""
     entries = [Entry(model, PAPER_MAXIMA[model]) for model in results.grid.models]
     if entries == results.chosen() or not {entry.n_components for entry in entries} <= set(results.grid.components):
-        return []
-    return ["The same with the K of the paper, which decides no claim:", threshold_table(results, entries)]
-
-
-def _time_note(results: Results, making: Making) -> str:
-    rows = results.all_rows()
-    total = sum(row.seconds for row in rows)
-    note = f"Seconds and sweeps per fit, means over starts. All {len(rows)} fits together: {total:,.0f} s."
-    if not making.n_fits:
-        return note
-    return f"{note} The last run made {making.n_fits} of them in {making.seconds:,.0f} s, {making.n_workers} at a time."
-
-
-def _versions() -> str:
-    found = [f"{name} {version(name)}" for name in PACKAGES]
-    return f"Python {platform.python_version()} on {platform.system()} {platform.machine()}; {', '.join(found)}."
+        return ""
+    return f"The same with the K of the paper, which decides no claim:\n\n{threshold_table(results, entries)}"
 
 
 def leaders(results: Results) -> str:

@@ -31,59 +31,27 @@ _TABLES = (
 )
 
 
-class OtherExperimentError(ValueError):
-    """The folder holds results of other data or other settings."""
-
-
-class DamagedFolderError(ValueError):
-    """The results in the folder cannot be read."""
-
-
 @dataclass(frozen=True)
 class Job:
-    """One fit to be made.
+    """One fit to be made."""
 
-    Attributes
-    ----------
-    name : str
-        Unique within the experiment; the row is stored under it.
-    model : str
-        A key of `baselines.BASELINES`.
-    cost : float
-        Relative running time, to estimate the time left.
-    """
-
-    name: str
-    model: str
+    name: str  # unique within the experiment; the row is stored under it
+    model: str  # a key of `baselines.BASELINES`
     seed: int
     settings: Mapping[str, Any]
-    cost: float = field(default=1.0, compare=False)
+    cost: float = field(default=1.0, compare=False)  # relative running time, to estimate the time left
 
 
 @dataclass(frozen=True)
 class Row:
-    """The result of one job.
-
-    Attributes
-    ----------
-    seconds : float
-        Time of the fit; nan if it failed.
-    megabytes : float
-        Growth of the process's memory during the fit; nan if it was not measured.
-    problem : str
-        Why the fit failed, or "".
-    convergence : mapping
-        `sweeps`, `converged`, `objective` and `exposure` of the models that have them.
-    means : mapping
-        Mean of each metric over users; empty if the fit failed.
-    """
+    """The result of one job."""
 
     job: Job
-    seconds: float = math.nan
-    megabytes: float = math.nan
-    problem: str = ""
-    convergence: Mapping[str, Any] = field(default_factory=dict)
-    means: Mapping[str, float] = field(default_factory=dict)
+    seconds: float = math.nan  # of the fit
+    megabytes: float = math.nan  # by which the process's memory grew during the fit, if that was measured
+    problem: str = ""  # why the fit failed
+    convergence: Mapping[str, Any] = field(default_factory=dict)  # of models that have it: sweeps, converged, objective
+    means: Mapping[str, float] = field(default_factory=dict)  # of each metric over users; empty if the fit failed
 
 
 class Store:
@@ -102,7 +70,7 @@ class Store:
             if stored is not None:
                 self._check_same(stored[0])
             elif database.execute("SELECT name FROM results").fetchone():
-                raise DamagedFolderError(f"{self.path} has results but no settings; use another folder")
+                raise ValueError(f"{self.path} has results but no settings; use another folder")
             else:
                 database.execute("INSERT INTO experiment VALUES (?)", [json.dumps(settings, ensure_ascii=False)])
 
@@ -116,7 +84,7 @@ class Store:
                 cells = json.loads(text)
                 rows[name] = Row(Job(**cells.pop("job")), **cells)
             except (AttributeError, KeyError, TypeError, ValueError):
-                raise DamagedFolderError(f"{self.path}: the row {name!r} is damaged; delete the folder") from None
+                raise ValueError(f"{self.path}: the row {name!r} is damaged; delete the folder") from None
         return rows
 
     def missing(self, jobs: Sequence[Job]) -> list[Job]:
@@ -146,16 +114,16 @@ class Store:
         except sqlite3.OperationalError as error:
             raise OSError(f"{self.path}: {error}") from error
         except sqlite3.DatabaseError as error:
-            raise DamagedFolderError(f"{self.path} is damaged ({error}); use another folder, or delete it") from error
+            raise ValueError(f"{self.path} is damaged ({error}); use another folder, or delete it") from error
 
     def _check_same(self, stored: str) -> None:
         try:
             before, now = _flat(json.loads(stored)), _flat(self.settings)
         except (ValueError, AttributeError):
-            raise DamagedFolderError(f"{self.path} is damaged; use another folder, or delete it") from None
+            raise ValueError(f"{self.path} is damaged; use another folder, or delete it") from None
         for name in dict.fromkeys([*before, *now]):
             if before.get(name) != now.get(name):
-                raise OtherExperimentError(
+                raise ValueError(
                     f"{self.folder} holds another experiment: its {name} is {before.get(name)!r}, not "
                     f"{now.get(name)!r}; choose another folder, repeat those settings, or delete the folder"
                 )

@@ -26,20 +26,6 @@ _NAMES = (("title", "artist_name"), ("title", "artist"), ("title",), ("name",), 
 
 
 @dataclass(frozen=True)
-class Source:
-    """The origin of the counts and of the split, as stored with the results."""
-
-    name: str
-    filtered: bool
-    split: str
-    n_users: int
-    n_items: int
-    nnz: int
-    n_test: int
-    fingerprint: str
-
-
-@dataclass(frozen=True)
 class Shares:
     """For each count that occurs, the share of the non-zero counts that are as large or larger."""
 
@@ -63,12 +49,12 @@ class Study:
     split: str
     filtered: bool = False
 
-    @property
-    def source(self) -> Source:
-        """What identifies the data, so that results of different studies are never mixed."""
+    def source(self) -> dict[str, Any]:
+        """Return what identifies the data, so that results of different studies are never mixed."""
         data, mark = self.data, fingerprint(self.train, self.test)
+        origin = {"name": self.name, "filtered": self.filtered, "split": self.split}
         sizes = {"n_users": data.n_users, "n_items": data.n_items, "nnz": data.nnz, "n_test": self.test.nnz}
-        return Source(self.name, self.filtered, self.split, **sizes, fingerprint=mark)
+        return {**origin, **sizes, "fingerprint": mark}
 
     def labels(self) -> list[str]:
         """Return a name for each item; where several items share a name, the id is appended."""

@@ -39,37 +39,17 @@ METRICS = (
 """All metrics of `nbmf.evaluate` that have a value for each user."""
 
 
-class NothingFoundError(ValueError):
-    """No model could be fitted."""
-
-
 @dataclass(frozen=True)
 class TunedComparison:
-    """The models to compare, and the budget that each of them has.
-
-    Attributes
-    ----------
-    models : tuple of str
-        Keys of `baselines.BASELINES`.
-    n_trials : int
-        Settings to try per model; 0 compares the defaults.
-    n_starts : int
-        Final fits of each model whose seed matters, with the seeds `seed`, `seed` + 1, …
-    limit_s : float or None
-        Time limit per fit.
-    goal : str
-        The metric that decides which trial is best.
-    defaults : mapping
-        Settings, by model, to try first in place of those of `BASELINES`.
-    """
+    """The models to compare, and the budget that each of them has."""
 
     models: tuple[str, ...] = tuple(BASELINES)
-    n_trials: int = 12
-    n_starts: int = 5
+    n_trials: int = 12  # settings to try per model; 0 compares the defaults
+    n_starts: int = 5  # final fits of each model whose seed matters, with the seeds `seed`, `seed` + 1, …
     seed: int = 0
-    limit_s: float | None = 300.0
-    goal: str = GOAL
-    defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    limit_s: float | None = 300.0  # time limit per fit
+    goal: str = GOAL  # the metric that decides which trial is best
+    defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by model, in place of those of BASELINES
 
     def __post_init__(self) -> None:
         for name in self.models:
@@ -159,16 +139,8 @@ def compare_tuned(
 ) -> Result:
     """Tune every model on the training counts, and evaluate the best settings on the test counts.
 
-    Parameters
-    ----------
-    train, test : Interactions
-        With the same users and items; the trials see nothing of `test`.
-    path : path
-        Folder of the results. Fits that are there are not run again; a folder of other data is refused.
-    n_workers : int, optional
-        Trials at a time, one per core by default.
-    report : callable
-        Called with an `Event` after each fit.
+    `train` and `test` have the same users and items, and the trials see nothing of `test`. Fits that are in the folder
+    are not run again, and a folder of other data is refused. `n_workers` trials run at a time, one per core by default.
     """
     store = Store(Path(path), _settings(train, test, plan))
     trials = [job for model in plan.models for job in plan.trials_of(model)]
@@ -209,15 +181,7 @@ def chosen_settings(rows: Mapping[str, Row], plan: TunedComparison, model: str) 
 
 
 class Result(Starts[str]):
-    """The result of a tuned comparison, read from its folder.
-
-    Attributes
-    ----------
-    rows : mapping
-        The final fits of each model that could be fitted.
-    settings : mapping
-        The settings each model was compared with; None if all its trials failed.
-    """
+    """The result of a tuned comparison, read from its folder; `rows` has the final fits of the models that worked."""
 
     def __init__(self, train: Interactions, test: Interactions, plan: TunedComparison, store: Store) -> None:
         self.plan, self.stored = plan, store.rows()
@@ -231,7 +195,7 @@ class Result(Starts[str]):
         super().__init__(store, sound, train, test)
         if not sound:
             problems = "; ".join(f"{model}: {problem}" for model, problem in self.problems().items())
-            raise NothingFoundError(f"no model could be fitted. {problems}")
+            raise ValueError(f"no model could be fitted. {problems}")
 
     def problems(self) -> dict[str, str]:
         """Return why models failed: the problem of their last failed fit."""
