@@ -85,8 +85,8 @@ def test_counts_are_aligned_by_id():
 
 
 def test_shares_of_the_counts(study):
-    counts, shares = study.data.matrix.data, study.count_shares()
+    counts = study.data.matrix.data
     for y in (0, 1, 2, 3, 10, 10**6):
-        assert shares.at_least(y) == pytest.approx(np.mean(counts >= y))
+        assert study.share_at_least(y) == pytest.approx(np.mean(counts >= y))
     measured = {share.what: share.measured for share in data_shares(study)}
     assert measured["non-zero counts that are 1"] == pytest.approx(np.mean(counts == 1))

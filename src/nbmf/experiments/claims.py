@@ -114,13 +114,12 @@ def all_claims(results: Results) -> list[Claim]:
 
 def data_shares(study: Study) -> list[Share]:
     """Return what §5.1 says about its data beside what this data shows."""
-    data, shares = study.data, study.count_shares()
-    ones = shares.at_least(1) - shares.at_least(2)
+    data, at_least = study.data, study.share_at_least
     return [
         Share("cells that are not zero", 5, data.nnz / (data.n_users * data.n_items)),
-        Share("non-zero counts that are 1", 54, ones),
-        Share("non-zero counts from 2", 46, shares.at_least(2)),
-        Share("non-zero counts from 10", 5, shares.at_least(10)),
+        Share("non-zero counts that are 1", 54, at_least(1) - at_least(2)),
+        Share("non-zero counts from 2", 46, at_least(2)),
+        Share("non-zero counts from 10", 5, at_least(10)),
     ]
 
 

@@ -33,7 +33,7 @@ Key = TypeVar("Key", bound=Hashable)
 class Event(NamedTuple):
     """Progress of an experiment."""
 
-    row: Row | None  # of the job that has just ended; None when a batch of jobs starts
+    row: Row | None  # of the job that has just ended; None when jobs were skipped
     n_done: int  # including jobs of earlier runs
     n_jobs: int
     share: float  # of this run's work that is done, estimated from the jobs' costs
@@ -64,7 +64,7 @@ class Engine:
     store: Store  # jobs that have a row here are skipped
     n_jobs: int  # of all batches
     cost: float  # of all batches' jobs
-    report: Report  # called at the start of each batch and after each job
+    report: Report  # called before the first job and after each
     limit_s: float | None = None  # time limit per job
     keeps_failures: bool = False  # store a failed job as a row that says why, instead of raising its error
     n_done: int = 0
@@ -85,7 +85,8 @@ class Engine:
         """Count jobs as done that are not run."""
         self.n_done += len(jobs)
         self.cost -= sum(job.cost for job in jobs)
-        self._tell(None)
+        if jobs or not self.n_done:
+            self._tell(None)
 
     def _skip_done(self, jobs: Sequence[Job]) -> list[Job]:
         left = self.store.missing(jobs)

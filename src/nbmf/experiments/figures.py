@@ -19,7 +19,7 @@ from nbmf.experiments.engine import Level
 from nbmf.experiments.paper import LABELS, Entry, Results, at_least
 from nbmf.experiments.portrait import Portrait
 from nbmf.experiments.store import write_whole
-from nbmf.experiments.study import Shares
+from nbmf.experiments.study import Study
 from nbmf.model.likelihood import NegativeBinomial, Poisson, divergence, log_probability
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def all_pictures(results: Results, portrait: Portrait | None) -> list[Picture]:
     found = [by_components(results), by_threshold(results)]
     if portrait is not None:
         found.append(of_user(portrait))
-    return [*found, histogram(results.study.count_shares()), mass_functions(), divergences()]
+    return [*found, histogram(results.study), mass_functions(), divergences()]
 
 
 def by_components(results: Results) -> Picture:
@@ -113,10 +113,10 @@ def of_user(portrait: Portrait) -> Picture:
     return Picture("exposure", caption, lambda: _draw_portrait(portrait))
 
 
-def histogram(shares: Shares) -> Picture:
+def histogram(study: Study) -> Picture:
     """Figure histo_cumul: the sizes of the non-zero counts."""
     caption = "Cumulative histogram of the non-zero counts: the share of them that is at least y."
-    return Picture("histogram", caption, lambda: _draw_histogram(shares))
+    return Picture("histogram", caption, lambda: _draw_histogram(study))
 
 
 def mass_functions() -> Picture:
@@ -185,17 +185,18 @@ def _draw_curves(counts: Any, curves: Mapping[float, Any], limit: str, xlabel: s
     return figure
 
 
-def _draw_histogram(shares: Shares) -> Figure:
+def _draw_histogram(study: Study) -> Figure:
+    from matplotlib.ticker import PercentFormatter  # noqa: PLC0415
+
     figure = _figure(2.1)
     axes = figure.subplots()
-    axes.step(shares.count, [100 * share for share in shares.share], where="pre", color=BLUE)
-    axes.set(xscale="log", ylim=(0, 105), xlabel="count y", ylabel="non-zero counts\nof at least y (%)")
+    axes.ecdf(study.data.matrix.data, complementary=True, compress=True, color=BLUE)
+    axes.set(xscale="log", ylim=(0, 1.05), xlabel="count y", ylabel="non-zero counts\nof at least y")
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
     for size in (2, 10):
-        share = 100 * shares.at_least(size)
-        axes.plot([size], [share], color=VERMILLION, marker="o", linestyle="none", clip_on=False)
-        axes.annotate(
-            f"y ≥ {size}: {share:.0f} %", (size, share), xytext=(5, 4), textcoords="offset points", fontsize=7
-        )
+        place = (size, study.share_at_least(size))
+        axes.plot(*place, color=VERMILLION, marker="o", linestyle="none", clip_on=False)
+        axes.annotate(f"y ≥ {size}: {place[1]:.0%}", place, xytext=(5, 4), textcoords="offset points", fontsize=7)
     _plain_numbers(axes, "x")
     axes.grid(True, axis="y")
     return figure

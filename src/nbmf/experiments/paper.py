@@ -90,14 +90,10 @@ class Grid:
         jobs = [job for entry in self.entries for job in self.jobs_of(entry)]
         return sorted(jobs, key=lambda job: (-job.cost, job.name))
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the settings for JSON."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-
 
 def open_store(study: Study, grid: Grid, path: str | os.PathLike[str]) -> Store:
     """Open or create the folder of an experiment; ValueError if it holds another one."""
-    settings = {"data": study.source(), "grid": grid.as_dict(), "made with": {"nbmf": version("nbmf")}}
+    settings = {"data": study.source(), "grid": asdict(grid), "made with": {"nbmf": version("nbmf")}}
     return Store(Path(path), settings)
 
 

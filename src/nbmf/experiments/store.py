@@ -61,7 +61,8 @@ class Store:
     """
 
     def __init__(self, folder: Path, settings: Settings) -> None:
-        self.folder, self.settings, self.path = folder, settings, folder / "results.sqlite"
+        self.folder, self.path = folder, folder / "results.sqlite"
+        self.settings = json.loads(json.dumps(settings))  # tuples become lists, as they are stored
         folder.mkdir(parents=True, exist_ok=True)
         with self._transaction() as database:
             for table in _TABLES:

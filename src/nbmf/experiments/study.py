@@ -25,19 +25,6 @@ SPLITS = ("auto", "author", "random")
 _NAMES = (("title", "artist_name"), ("title", "artist"), ("title",), ("name",), ("symbol",))
 
 
-@dataclass(frozen=True)
-class Shares:
-    """For each count that occurs, the share of the non-zero counts that are as large or larger."""
-
-    count: list[float]
-    share: list[float]
-
-    def at_least(self, count: float) -> float:
-        """Return the share of the non-zero counts that are at least this large."""
-        place = int(np.searchsorted(self.count, count))
-        return self.share[place] if place < len(self.share) else 0.0
-
-
 @dataclass(frozen=True, eq=False)
 class Study:
     """Counts, of which `train` is fitted and `test` held out; all three have the same ids."""
@@ -66,11 +53,9 @@ class Study:
             name if shared[name] == 1 else f"{name} (#{item})" for item, name in zip(ids, names.tolist(), strict=True)
         ]
 
-    def count_shares(self) -> Shares:
-        """Return the cumulative histogram of the non-zero counts."""
-        sizes, numbers = np.unique(self.data.matrix.data, return_counts=True)
-        share = np.cumsum(numbers[::-1])[::-1] / numbers.sum()
-        return Shares([float(size) for size in sizes], [float(part) for part in share])
+    def share_at_least(self, count: float) -> float:
+        """Return the share of the non-zero counts that are at least this large."""
+        return float(np.mean(self.data.matrix.data >= count))
 
 
 def open_study(
@@ -111,7 +96,7 @@ def open_study(
     name = "groceries" if path is None else "/".join(Path(path).resolve().parts[-2:])
     if not data.nnz:
         raise ValueError(f"{name}: nothing is left by the filters (50 users per item, then 20 items per user)")
-    marked = path is not None and split != "random" and _has_marks(Path(path))
+    marked = path is not None and split != "random" and _parquet_columns(Path(path)).get("test") == "BOOLEAN"
     if split == "author" and not marked:
         raise ValueError(f"{name}: has no column 'test' of true and false (parquet); use split='random'")
     if marked:
@@ -126,21 +111,14 @@ def open_study(
     return Study(name, data, train, test, words, filtered)
 
 
-def _columns(connection: Any, path: Path) -> dict[str, str]:
-    found = connection.execute("DESCRIBE SELECT * FROM read_parquet(?)", [str(path)]).fetchall()
-    return {column: kind for column, kind, *_ in found}
-
-
-def _is_parquet(path: Path) -> bool:
+def _parquet_columns(path: Path) -> dict[str, str]:
+    """Return the columns of a parquet file with their types; none of any other file."""
     with path.open("rb") as stream:
-        return stream.read(4) == b"PAR1"
-
-
-def _has_marks(path: Path) -> bool:
-    if not _is_parquet(path):
-        return False
+        if stream.read(4) != b"PAR1":
+            return {}
     with connect(str(path)) as connection:
-        return _columns(connection, path).get("test") == "BOOLEAN"
+        found = connection.execute("DESCRIBE SELECT * FROM read_parquet(?)", [str(path)]).fetchall()
+    return {column: kind for column, kind, *_ in found}
 
 
 def _marked_parts(path: Path, data: Interactions, roles: Mapping[str, str | None]) -> tuple[Interactions, Interactions]:
@@ -182,15 +160,13 @@ def item_names(path: Path, names: Any, data: Interactions) -> Any:
         Parquet file with the names; by default items.parquet beside the data, if there is one.
     """
     source = path.parent / "items.parquet" if names is None else Path(names)
-    if names is None and not (source.is_file() and _is_parquet(source)):
-        return data.item_names
+    columns = _parquet_columns(source) if names is not None or source.is_file() else {}
+    chosen = next((known for known in _NAMES if {"item", *known} <= set(columns)), None)
+    if chosen is None:
+        if names is None:
+            return data.item_names
+        raise ReadError(f"{source}: needs a column item and one of title, name, symbol; it has {list(columns)}")
     with connect(str(source)) as connection:
-        columns = _columns(connection, source)
-        chosen = next((known for known in _NAMES if set(known) <= set(columns)), None)
-        if chosen is None or "item" not in columns:
-            if names is None:  # found beside the data, not asked for
-                return data.item_names
-            raise ReadError(f"{source}: needs a column item and one of title, name, symbol; it has {list(columns)}")
         query = f"SELECT item, {', '.join(chosen)} FROM read_parquet(?)"
         found = connection.execute(query, [str(source)]).fetchall()
     named = {item: " ".join([name, *(f"({artist})" for artist in by if artist)]) for item, name, *by in found if name}
