@@ -70,7 +70,7 @@ def main() -> None:
         folder = options.folder / name
         results[name] = result = compare_on(study, plan, folder, options.workers, name)
         print(page(study, result), flush=True)
-        Picture("leaderboard", CAPTION, lambda result=result: draw(result)).save(folder)
+        Picture("leaderboard", lambda result=result: draw(result)).save(folder)
         if options.write:
             write_page(name, study, result, folder)
     if options.write:

@@ -110,7 +110,7 @@ def _run(study: Study, grid: Grid, folder: Path, portrait: str | None, workers: 
     from nbmf.experiments.paper import run_grid  # noqa: PLC0415
     from nbmf.experiments.pool import LostWorkerError, available_cores  # noqa: PLC0415
     from nbmf.experiments.portrait import kept_portrait  # noqa: PLC0415
-    from nbmf.experiments.report import Making, write_report  # noqa: PLC0415
+    from nbmf.experiments.report import write_report  # noqa: PLC0415
     from nbmf.inference.progress import RunsProgress, Stopwatch  # noqa: PLC0415
 
     watch, n_workers = Stopwatch(), workers or available_cores()
@@ -125,9 +125,9 @@ def _run(study: Study, grid: Grid, folder: Path, portrait: str | None, workers: 
             results = run_grid(study, grid, folder, n_workers=n_workers, report=report)
     except LostWorkerError as error:
         raise click.ClickException(f"{error}; finished fits are kept in {folder}") from error
-    making = Making(shlex.join(["nbmf", *sys.argv[1:]]), len(made), watch.seconds, n_workers)
-    page, _ = write_report(results, kept_portrait(results, portrait), making)
-    return results, page
+    last_run = f"The last run made {len(made)} in {watch.seconds:,.0f} s, {n_workers} at a time." if made else ""
+    command = shlex.join(["nbmf", *sys.argv[1:]])
+    return results, write_report(results, kept_portrait(results, portrait), command, last_run)
 
 
 def _in_words(event: Event) -> str:

@@ -53,10 +53,9 @@ _CURVES = (*LOOKS.values(), Look(BLACK, "x", ":"))
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with the name of its files and its caption."""
+    """A figure with the name of its files."""
 
     name: str
-    caption: str
     draw: Callable[[], Figure]
 
     def save(self, folder: Path) -> None:
@@ -77,16 +76,17 @@ def all_pictures(results: Results, portrait: Portrait | None) -> list[Picture]:
     found = [by_components(results), by_threshold(results)]
     if portrait is not None:
         found.append(of_user(portrait))
-    return [*found, histogram(results.study), mass_functions(), divergences()]
+    # Figure histo_cumul: the sizes of the non-zero counts
+    histogram = Picture("histogram", lambda: _draw_histogram(results.study))
+    return [*found, histogram, mass_functions(), divergences()]
 
 
 def by_components(results: Results) -> Picture:
     """Figure map_k: NDCG with rel_A against K."""
     grid = results.grid
     lines = {model: {K: results.level(Entry(model, K)) for K in grid.components} for model in grid.models}
-    caption = f"NDCG with the held-out count as relevance (rel_A) against K: mean{_spread(results)}."
     labels = ("number of components K", "NDCG, relevance = count")
-    return Picture("ndcg_by_components", caption, lambda: _draw_levels(lines, LABELS, *labels))
+    return Picture("ndcg_by_components", lambda: _draw_levels(lines, LABELS, *labels))
 
 
 def by_threshold(results: Results) -> Picture:
@@ -94,29 +94,13 @@ def by_threshold(results: Results) -> Picture:
     chosen = results.chosen()
     lines = {e.model: {s: results.level(e, at_least(s)) for s in results.grid.thresholds} for e in chosen}
     names = {entry.model: f"{LABELS[entry.model]}, K = {entry.n_components}" for entry in chosen}
-    caption = (
-        f"NDCG with relevance 1[count ≥ s] (rel_B) against s: mean{_spread(results)}. Each model at its best K by "
-        f"rel_A: {', '.join(map(str, chosen))}."
-    )
     labels = ("threshold s", "NDCG, relevance = 1[count ≥ s]")
-    return Picture("ndcg_by_threshold", caption, lambda: _draw_levels(lines, names, *labels))
+    return Picture("ndcg_by_threshold", lambda: _draw_levels(lines, names, *labels))
 
 
 def of_user(portrait: Portrait) -> Picture:
     """Figure explore A: the exposures and scores of one user."""
-    caption = (
-        f"User {portrait.user}, by {portrait.model} (K = {portrait.n_components}). Left: the inferred exposure of each "
-        "of the user's items against its count; above the dashed line at 1 an item is over-consumed, below it "
-        "under-consumed; some of the most and the least exposed are named. Right: the scores of the items not in "
-        "train; the best are named, and a diamond marks a held-out item, which the user does have."
-    )
-    return Picture("exposure", caption, lambda: _draw_portrait(portrait))
-
-
-def histogram(study: Study) -> Picture:
-    """Figure histo_cumul: the sizes of the non-zero counts."""
-    caption = "Cumulative histogram of the non-zero counts: the share of them that is at least y."
-    return Picture("histogram", caption, lambda: _draw_histogram(study))
+    return Picture("exposure", lambda: _draw_portrait(portrait))
 
 
 def mass_functions() -> Picture:
@@ -124,26 +108,16 @@ def mass_functions() -> Picture:
     counts, mean = np.arange(16), np.full(16, MEAN_COUNT)
     likelihoods = {α: Poisson() if α == math.inf else NegativeBinomial(α) for α in CONCENTRATIONS}
     curves = {α: np.exp(log_probability(likelihood, counts, mean)) for α, likelihood in likelihoods.items()}
-    caption = (
-        f"The negative binomial's mass function of mean {MEAN_COUNT:g} for several α. For α ≤ 1 the mode is 0; "
-        "α → ∞ is Poisson."
-    )
     labels = ("count y", f"probability of y, mean {MEAN_COUNT:g}")
-    return Picture("mass_functions", caption, lambda: _draw_curves(counts, curves, "Poisson", *labels))
+    return Picture("mass_functions", lambda: _draw_curves(counts, curves, "Poisson", *labels))
 
 
 def divergences() -> Picture:
     """Figure div_nbf: d_α(a|b) against a for several α, with Kullback-Leibler's as α = ∞."""
     counts = np.linspace(0, 5, 201)
     curves = {α: divergence(α, counts, np.full(len(counts), INTENSITY)) for α in CONCENTRATIONS}
-    caption = f"The divergence d_α(a|b) for b = {INTENSITY:g} and several α; α → ∞ is Kullback-Leibler's."
     labels = ("a", f"d$_α$(a | b = {INTENSITY:g})  (nats)")
-    return Picture("divergences", caption, lambda: _draw_curves(counts, curves, "Kullback-Leibler", *labels))
-
-
-def _spread(results: Results) -> str:
-    n = results.grid.n_starts
-    return f" of {n} random starts ± one standard deviation" if n > 1 else " of one start"
+    return Picture("divergences", lambda: _draw_curves(counts, curves, "Kullback-Leibler", *labels))
 
 
 def _figure(height: float) -> Figure:

@@ -10,7 +10,6 @@ import math
 import platform
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from html import escape
 from importlib.metadata import version
 from pathlib import Path
@@ -21,7 +20,7 @@ import numpy as np
 
 from nbmf.experiments.claims import PAPER_MAXIMA, Claim, Verdict, all_claims, data_shares
 from nbmf.experiments.engine import Level
-from nbmf.experiments.figures import Picture, all_pictures
+from nbmf.experiments.figures import all_pictures
 from nbmf.experiments.paper import LABELS, REL_A, Entry, Results, at_least
 from nbmf.experiments.portrait import Portrait
 from nbmf.experiments.store import write_whole
@@ -29,16 +28,7 @@ from nbmf.experiments.store import write_whole
 PACKAGES = ("nbmf", "numpy", "scipy", "numba", "scikit-learn", "matplotlib")
 SHORT = 24  # characters that stay on one line of a table
 PAGE, TEXT = (Path(__file__).with_suffix(suffix) for suffix in (".html", ".md"))
-
-
-@dataclass(frozen=True)
-class Making:
-    """How the report was made: the command, and the fits of its last run with their time and number of processes."""
-
-    command: str
-    n_fits: int = 0
-    seconds: float = 0.0
-    n_workers: int = 1
+PORTRAIT = Path(__file__).with_name("portrait.md")
 
 
 # Markdown and HTML ---------------------------------------------------------------------------------------------------
@@ -58,12 +48,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], n_words: int = 1) 
     """Return a Markdown table; the cells are Markdown, and the columns from `n_words` on are numbers."""
     rule = ["---" if n < n_words else "---:" for n in range(len(head))]
     return "\n".join(f"| {' | '.join(line)} |" for line in [list(map(literal, head)), rule, *rows])
-
-
-def image(picture: Picture) -> str:
-    """Return Markdown for a figure and its caption."""
-    shown = f"![{literal(picture.caption)}](figures/{picture.name}.png)\n\n{literal(picture.caption)}"
-    return f"## One user\n\n{shown}" if picture.name == "exposure" else shown
 
 
 def as_html(title: str, markdown: str, folder: Path) -> str:
@@ -86,22 +70,22 @@ def as_html(title: str, markdown: str, folder: Path) -> str:
 # the report ----------------------------------------------------------------------------------------------------------
 
 
-def write_report(results: Results, portrait: Portrait | None, making: Making) -> tuple[Path, Path]:
-    """Draw the figures and write report.html and report.md into the experiment's folder."""
+def write_report(results: Results, portrait: Portrait | None, command: str, last_run: str = "") -> Path:
+    """Draw the figures and write report.md and report.html, whose path is returned, into the experiment's folder.
+
+    `command` is what was typed, and `last_run` a sentence about the fits it made.
+    """
     folder = results.store.folder
-    drawn = all_pictures(results, portrait)
-    for picture in drawn:
+    for picture in all_pictures(results, portrait):
         picture.save(folder / "figures")
     title = f"Negative binomial matrix factorization on {results.study.name}"
-    images = {"exposure": "", **{picture.name: image(picture) for picture in drawn}}
     text = Template(TEXT.read_text(encoding="utf-8")).substitute(
-        title=literal(title), **tables(results), **notes(results, making), **images
+        title=literal(title), one_user=_one_user(portrait), **tables(results), **notes(results, command, last_run)
     )
     text = re.sub(r"\n{3,}", "\n\n", text)  # where a part is missing
-    page = folder / "report.html"
-    write_whole(page, as_html(title, text, folder))
     write_whole(folder / "report.md", text)
-    return page, folder / "report.md"
+    write_whole(folder / "report.html", as_html(title, text, folder))
+    return folder / "report.html"
 
 
 def tables(results: Results) -> dict[str, str]:
@@ -121,21 +105,25 @@ def tables(results: Results) -> dict[str, str]:
     }
 
 
-def notes(results: Results, making: Making) -> dict[str, str]:
+def notes(results: Results, command: str, last_run: str) -> dict[str, str]:
     """Return the other texts by their names in the template."""
     n_starts, rows = results.grid.n_starts, results.all_rows()
-    time = f"All {len(rows)} fits together: {sum(row.seconds for row in rows):,.0f} s."
-    if making.n_fits:
-        time += f" The last run made {making.n_fits} in {making.seconds:,.0f} s, {making.n_workers} at a time."
     versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     system = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
-    several = f"then mean ± standard deviation over {n_starts} random starts"
     return {
-        "starts": several if n_starts > 1 else "one random start",
-        "time": time,
+        "starts": f"mean ± standard deviation over {n_starts} random starts" if n_starts > 1 else "one random start",
+        "chosen": ", ".join(map(str, results.chosen())),
+        "time": f"All {len(rows)} fits together: {sum(row.seconds for row in rows):,.0f} s. {last_run}".rstrip(),
         "versions": literal(f"{system}; {versions}."),
-        "command": making.command.replace("\n", "\n    "),
+        "command": command.replace("\n", "\n    "),
     }
+
+
+def _one_user(portrait: Portrait | None) -> str:
+    if portrait is None:
+        return ""
+    name = f"User {portrait.user}, by {portrait.model} (K = {portrait.n_components})."
+    return Template(PORTRAIT.read_text(encoding="utf-8")).substitute(name=literal(name))
 
 
 def claims_table(claims: Sequence[Claim]) -> str:
