@@ -80,7 +80,12 @@ def write_report(results: Results, portrait: Portrait | None, command: str, last
         picture.save(folder / "figures")
     title = f"Negative binomial matrix factorization on {results.study.name}"
     text = Template(TEXT.read_text(encoding="utf-8")).substitute(
-        title=literal(title), one_user=_one_user(portrait), **tables(results), **notes(results, command, last_run)
+        title=literal(title),
+        one_user=_one_user(portrait),
+        **tables(results),
+        **words(results),
+        last_run=last_run,
+        command=command.replace("\n", "\n    "),
     )
     text = re.sub(r"\n{3,}", "\n\n", text)  # where a part is missing
     write_whole(folder / "report.md", text)
@@ -98,25 +103,41 @@ def tables(results: Results) -> dict[str, str]:
         "by_threshold": threshold_table(results, results.chosen()),
         "at_the_papers_components": _at_the_papers_components(results),
         "same_components": same_components_table(claims),
-        "data": data_table(results),
         "shares": shares_table(results),
-        "settings": settings_table(results),
         "seconds": seconds_table(results),
     }
 
 
-def notes(results: Results, command: str, last_run: str) -> dict[str, str]:
-    """Return the other texts by their names in the template."""
-    n_starts, rows = results.grid.n_starts, results.all_rows()
-    versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
-    system = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
-    return {
-        "starts": f"mean ± standard deviation over {n_starts} random starts" if n_starts > 1 else "one random start",
+def words(results: Results) -> dict[str, str]:
+    """Return the data, the settings and the time by their names in the template."""
+    study, grid, rows = results.study, results.grid, results.all_rows()
+    n_tested = int(np.count_nonzero(np.diff(study.test.matrix.indptr)))
+    filters = "items with at least 50 users, then users with at least 20 items, once" if study.filtered else "none"
+    starts = (
+        f"mean ± standard deviation over {grid.n_starts} random starts" if grid.n_starts > 1 else "one random start"
+    )
+    found = {
+        "starts": starts,
         "chosen": ", ".join(map(str, results.chosen())),
-        "time": f"All {len(rows)} fits together: {sum(row.seconds for row in rows):,.0f} s. {last_run}".rstrip(),
-        "versions": literal(f"{system}; {versions}."),
-        "command": command.replace("\n", "\n    "),
+        "name": study.name,
+        "sizes": f"{study.data.n_users:,} × {study.data.n_items:,}",
+        "counts": f"{study.data.nnz:,}; the largest is {study.data.matrix.data.max():,}",
+        "filters": filters,
+        "held_out": f"{study.test.nnz:,} non-zero counts: {study.split}",
+        "tested": f"{n_tested:,}; the other {study.data.n_users - n_tested:,} have nothing held out",
+        "fingerprint": study.source()["fingerprint"],
+        "models": ", ".join(LABELS[model] for model in grid.models),
+        "concentration": f"{grid.concentration:g}",
+        "exposures": ", ".join(sorted({row.convergence["exposure"] for row in rows} - {""})) or "none",
+        "components": ", ".join(map(str, grid.components)),
+        "seeds": f"{grid.n_starts} (seeds {grid.seed} to {grid.seed + grid.n_starts - 1})",
+        "stopping": f"relative increase of the objective below {grid.tol:g}; at most {grid.max_iter:,} sweeps",
+        "converged": f"{sum(row.convergence['converged'] for row in rows)} of {len(rows)}",
+        "time": f"All {len(rows)} fits together: {sum(row.seconds for row in rows):,.0f} s.",
+        "system": f"Python {platform.python_version()} on {platform.system()} {platform.machine()}",
+        "versions": ", ".join(f"{name} {version(name)}" for name in PACKAGES),
     }
+    return {name: literal(text) for name, text in found.items()}
 
 
 def _one_user(portrait: Portrait | None) -> str:
@@ -183,22 +204,6 @@ def same_components_table(claims: Sequence[Claim]) -> str:
     return table(("", "minus", "difference", "95 % interval"), rows, n_words=2)
 
 
-def data_table(results: Results) -> str:
-    """Return what the data is, and what was held out."""
-    study, source = results.study, results.study.source()
-    n_users, n_tested = source["n_users"], int(np.count_nonzero(np.diff(study.test.matrix.indptr)))
-    filters = "items with at least 50 users, then users with at least 20 items, once" if study.filtered else "none"
-    return facts(
-        ("data", study.name),
-        ("users × items", f"{n_users:,} × {source['n_items']:,}"),
-        ("non-zero counts", f"{source['nnz']:,}; the largest is {study.data.matrix.data.max():,}"),
-        ("filters", filters),
-        ("held out", f"{source['n_test']:,} non-zero counts: {study.split}"),
-        ("users evaluated", f"{n_tested:,}; the other {n_users - n_tested:,} have nothing held out"),
-        ("fingerprint of both parts", source["fingerprint"]),
-    )
-
-
 def shares_table(results: Results) -> str:
     """Return the shares that §5.1 gives for its data, beside those of this data."""
     rows = [
@@ -206,28 +211,6 @@ def shares_table(results: Results) -> str:
         for share in data_shares(results.study)
     ]
     return table(("share of the", "the paper's data", "here", "the same in whole per cent"), rows)
-
-
-def settings_table(results: Results) -> str:
-    """Return what was fitted, and how."""
-    grid, rows = results.grid, results.all_rows()
-    exposures = sorted({row.convergence["exposure"] for row in rows} - {""})
-    n_converged = sum(row.convergence["converged"] for row in rows)
-    return facts(
-        ("models", ", ".join(LABELS[model] for model in grid.models)),
-        ("inference", "variational Bayes (Algorithm 1), shapes of the priors 1, the items' rate learned"),
-        ("concentration α of NBMF", f"{grid.concentration:g}"),
-        ("exposures of NBMF", ", ".join(exposures) or "none"),
-        ("numbers of components K", ", ".join(map(str, grid.components))),
-        ("random starts per model and K", f"{grid.n_starts} (seeds {grid.seed} to {grid.seed + grid.n_starts - 1})"),
-        ("stopping rule", f"relative increase of the objective below {grid.tol:g}; at most {grid.max_iter:,} sweeps"),
-        ("fits that met it", f"{n_converged} of {len(rows)}"),
-    )
-
-
-def facts(*rows: tuple[str, str]) -> str:
-    """Return a table of names and values."""
-    return table(("", ""), [(literal(name), literal(value)) for name, value in rows], n_words=2)
 
 
 def seconds_table(results: Results) -> str:
