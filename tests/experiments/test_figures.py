@@ -44,3 +44,11 @@ def test_lines_differ_by_more_than_colour():
     for looks in (list(figures.LOOKS.values()), list(figures._CURVES)):
         for part in zip(*looks, strict=True):
             assert len(set(part)) == len(looks)
+
+
+def test_the_histogram_is_the_share_of_counts_that_large(results):
+    (histogram,) = [picture for picture in all_pictures(results, None) if picture.name == "histogram"]
+    line = histogram.draw().axes[0].lines[0]
+    for y, share in zip(*line.get_data(), strict=True):
+        assert share == pytest.approx(results.study.share_at_least(y))
+    assert line.get_drawstyle() == "steps-pre"  # the share is that of all y above the smaller count

@@ -44,23 +44,25 @@ class Tuning:
         """Draw the metric against the trials and against each setting (extra `plots`), in the format of the suffix."""
         import matplotlib  # noqa: PLC0415 (slow to import, and an extra)
         from matplotlib.figure import Figure  # noqa: PLC0415
+        from matplotlib.ticker import LogLocator  # noqa: PLC0415
 
         fixed = ("max_iter", "tol", "random_state")
         names = [name for name in self.best if name not in fixed and len({trial[name] for trial in self.trials}) > 1]
         values = [trial["value"] for trial in self.trials]
         with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
             figure = Figure(figsize=(2.6 * (1 + len(names)), 2.6), layout="constrained")
-            axes = figure.subplots(1, 1 + len(names), sharey=True, squeeze=False)[0]
-            for axis, name in zip(axes, ("number", *names), strict=True):
-                axis.plot([trial[name] for trial in self.trials], values, "o", color=COLOR, markersize=4)
-                axis.set(xlabel="trial" if name == "number" else name.replace("_", " "))
-            best_so_far = [max(values[: n + 1]) for n in range(len(values))]
-            axes[0].plot(best_so_far, color=BEST_COLOR, drawstyle="steps-post", label="best so far")
-            axes[0].set(ylabel=self.metric.replace("_", " "))
-            axes[0].legend(frameon=False)
-            for axis, name in zip(axes[1:], names, strict=True):
-                axis.axvline(self.best[name], color=BEST_COLOR, linestyle="--", linewidth=1)
-                axis.set(xscale="log")
+            first, *others = figure.subplots(1, 1 + len(names), sharey=True, squeeze=False)[0]
+            numbers = range(1, len(values) + 1)
+            first.plot(numbers, [max(values[:n]) for n in numbers], BEST_COLOR, drawstyle="steps-post")
+            first.plot(numbers, values, "o", color=COLOR, markersize=4)
+            first.set(xlabel="trial (line: best so far)", ylabel=self.metric.replace("_", " "))
+            for axes, name in zip(others, names, strict=True):
+                axes.plot([trial[name] for trial in self.trials], values, "o", color=COLOR, markersize=4)
+                axes.axvline(self.best[name], color=BEST_COLOR, linestyle="--", linewidth=1)
+                axes.set(xscale="log", xlabel=name.replace("_", " "))
+                axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                axes.xaxis.set_major_formatter("{x:g}")
+                axes.xaxis.set_minor_formatter("")
             figure.savefig(path, dpi=200)
 
 

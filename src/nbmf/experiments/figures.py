@@ -164,7 +164,8 @@ def _draw_histogram(study: Study) -> Figure:
 
     figure = _figure(2.1)
     axes = figure.subplots()
-    axes.ecdf(study.data.matrix.data, complementary=True, compress=True, color=BLUE)
+    sizes, numbers = np.unique(study.data.matrix.data, return_counts=True)
+    axes.step(sizes, numbers[::-1].cumsum()[::-1] / numbers.sum(), where="pre", color=BLUE)
     axes.set(xscale="log", ylim=(0, 1.05), xlabel="count y", ylabel="non-zero counts\nof at least y")
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     for size in (2, 10):
