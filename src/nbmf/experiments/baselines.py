@@ -128,20 +128,21 @@ def fit_als(train: Interactions, seed: int, n_threads: int, *, input: str, **set
     """Fit weighted matrix factorization by alternating least squares (implicit)."""
     from implicit.cpu.als import AlternatingLeastSquares  # noqa: PLC0415
 
-    model = AlternatingLeastSquares(num_threads=n_threads, random_state=seed, **settings)
-    return _fit_implicit(model, in_form(train, input))
+    make = partial(AlternatingLeastSquares, num_threads=n_threads, random_state=seed, **settings)
+    return _fit_implicit(make, in_form(train, input))
 
 
 def fit_bpr(train: Interactions, seed: int, n_threads: int, **settings: Any) -> Judged:
     """Fit Bayesian personalized ranking (implicit), which ignores the counts' sizes."""
     from implicit.cpu.bpr import BayesianPersonalizedRanking  # noqa: PLC0415
 
-    model = BayesianPersonalizedRanking(num_threads=n_threads, random_state=seed, **settings)
-    return _fit_implicit(model, in_form(train, "binary"))
+    make = partial(BayesianPersonalizedRanking, num_threads=n_threads, random_state=seed, **settings)
+    return _fit_implicit(make, in_form(train, "binary"))
 
 
-def _fit_implicit(model: Any, inputs: sp.csr_array) -> Judged:
-    with threadpool_limits(1, user_api="blas"):  # it has threads of its own
+def _fit_implicit(make: Callable[[], Any], inputs: sp.csr_array) -> Judged:
+    with threadpool_limits(1, user_api="blas"):  # it has threads of its own, and warns of others
+        model = make()
         model.fit(sp.csr_matrix(inputs), show_progress=False)
     return model.user_factors, model.item_factors
 

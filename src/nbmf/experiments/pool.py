@@ -61,12 +61,11 @@ def attempt(
         with _interrupts_blocked():
             futures: dict[Future[Any], Any] = {pool.schedule(_work, (job,), timeout=limit_s): job for job in jobs}
         for future in as_completed(futures):
-            job, error = futures[future], future.exception()
-            yield (
-                Outcome(job, future.result(), None)
-                if error is None
-                else Outcome(job, None, _named(error, job, limit_s))
-            )
+            job, error = futures.pop(future), future.exception()  # a result that has been yielded is not kept
+            if error is None:
+                yield Outcome(job, future.result(), None)
+            else:
+                yield Outcome(job, None, _named(error, job, limit_s))
     finally:
         pool.stop()
         pool.join()
