@@ -9,7 +9,7 @@ import base64
 import math
 import platform
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from importlib.metadata import version
 from pathlib import Path
@@ -23,7 +23,7 @@ from nbmf.experiments.engine import Level
 from nbmf.experiments.figures import all_pictures
 from nbmf.experiments.paper import LABELS, REL_A, Entry, Results, at_least
 from nbmf.experiments.portrait import Portrait
-from nbmf.experiments.store import write_whole
+from nbmf.experiments.store import Row, write_whole
 
 PACKAGES = ("nbmf", "numpy", "scipy", "numba", "scikit-learn", "matplotlib")
 SHORT = 24  # characters that stay on one line of a table
@@ -95,16 +95,16 @@ def write_report(results: Results, portrait: Portrait | None, command: str, last
 
 def tables(results: Results) -> dict[str, str]:
     """Return the tables by their names in the template."""
-    claims = all_claims(results)
+    claims, chosen = all_claims(results), results.chosen()
     return {
         "claims": claims_table(claims),
         "comparisons": comparisons_table(claims),
-        "by_components": components_table(results),
-        "by_threshold": threshold_table(results, results.chosen()),
+        "by_components": grid_table(results, lambda entry: _level(results.level(entry), entry in chosen)),
+        "by_threshold": threshold_table(results, chosen),
         "at_the_papers_components": _at_the_papers_components(results),
         "same_components": same_components_table(claims),
         "shares": shares_table(results),
-        "seconds": seconds_table(results),
+        "seconds": grid_table(results, lambda entry: _cost(results.rows[entry])),
     }
 
 
@@ -160,27 +160,23 @@ def comparisons_table(claims: Sequence[Claim]) -> str:
     """Return the comparisons that decide the claims."""
     rows = []
     for n, item in ((n, item) for n, claim in enumerate(claims, 1) for item in claim.evidence if item.decides):
-        names = (
-            str(n),
-            literal(_relevance(item.metric)),
-            literal(item.better),
-            literal(item.worse),
-            bold(item.verdict),
-        )
+        names = map(literal, (n, _relevance(item.metric), item.better, item.worse))
         levels = (f"{level:.4f}" for level in item.levels)
-        rows.append((*names, *levels, f"{item.difference:+.4f}", _interval(item.interval)))
+        rows.append((*names, bold(item.verdict), *levels, f"{item.difference:+.4f}", _interval(item.interval)))
     head = ("claim", "relevance", "this", "above that", "here", "this", "that", "difference", "95 % interval")
     return table(head, rows, n_words=5)
 
 
-def components_table(results: Results) -> str:
-    """Return NDCG with rel_A, a row per K and a column per model."""
-    best = set(results.chosen())
-    rows = []
-    for K in results.grid.components:
-        entries = [Entry(model, K) for model in results.grid.models]
-        rows.append([str(K), *(_level(results.level(entry), entry in best) for entry in entries)])
-    return table(("K", *(LABELS[model] for model in results.grid.models)), rows)
+def grid_table(results: Results, cell: Callable[[Entry], str]) -> str:
+    """Return a table with a row per K and a column per model."""
+    models = results.grid.models
+    rows = [[str(K), *(cell(Entry(model, K)) for model in models)] for K in results.grid.components]
+    return table(("K", *(LABELS[model] for model in models)), rows)
+
+
+def _cost(starts: Sequence[Row]) -> str:
+    seconds, sweeps = np.mean([(row.seconds, row.convergence["sweeps"]) for row in starts], axis=0)
+    return f"{seconds:.2f} s, {sweeps:.0f} sweeps"
 
 
 def threshold_table(results: Results, entries: Sequence[Entry]) -> str:
@@ -211,17 +207,6 @@ def shares_table(results: Results) -> str:
         for share in data_shares(results.study)
     ]
     return table(("share of the", "the paper's data", "here", "the same in whole per cent"), rows)
-
-
-def seconds_table(results: Results) -> str:
-    """Return the mean time and number of sweeps of a fit."""
-    rows = []
-    for K in results.grid.components:
-        starts = [results.rows[Entry(model, K)] for model in results.grid.models]
-        seconds = [np.mean([row.seconds for row in of]) for of in starts]
-        sweeps = [np.mean([row.convergence["sweeps"] for row in of]) for of in starts]
-        rows.append([str(K), *(f"{s:.2f} s, {n:.0f} sweeps" for s, n in zip(seconds, sweeps, strict=True))])
-    return table(("K", *(LABELS[model] for model in results.grid.models)), rows)
 
 
 def _lead(results: Results, entries: Sequence[Entry], metric: str) -> tuple[str, str]:
