@@ -5,7 +5,7 @@ python benchmarks/leaderboard.py [groceries | FILE …] [--trials 12] [--starts 
 
 (extra `bench`: implicit, hpfrec, the groceries; extra `plots`.) Results go to DIR/NAME as they are ready: the same
 command resumes an interrupted run, and models, trials and starts can be added. --write puts tables and picture into
-docs/leaderboard.md and README.md.
+docs/leaderboard.md.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def main() -> None:
     if options.write:
         command = shlex.join(["python", "benchmarks/leaderboard.py", *map(short_path, options.data), *_budget(plan)])
         put_between(ROOT / "docs" / "leaderboard.md", "leaderboard command", f"    {command} --write")
-        put_between(ROOT / "README.md", "leaderboard", summary(results))
+        put_between(ROOT / "docs" / "leaderboard.md", "leaderboard summary", summary(results))
 
 
 def _options() -> argparse.Namespace:
@@ -88,7 +88,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path("leaderboard"), help="folder of the results")
     parser.add_argument("--workers", type=int, default=None, help="trials at a time; by default one per core")
     parser.add_argument("--limit", type=float, default=300.0, help="time limit per fit, in seconds")
-    parser.add_argument("--write", action="store_true", help="write docs/leaderboard.md and README.md")
+    parser.add_argument("--write", action="store_true", help="write docs/leaderboard.md")
     return parser.parse_args()
 
 
