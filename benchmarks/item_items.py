@@ -15,11 +15,11 @@ import numpy as np
 
 import nbmf
 from measure import on_matrix, timed
-from nbmf.experiments.rivals import RIVALS
+from nbmf.experiments.baselines import BASELINES
 from workload import popular_counts
 
 ROUNDS = 3
-EASE = RIVALS["ease"]
+EASE = BASELINES["ease"]
 
 
 def against_ease(train: nbmf.Interactions) -> None:

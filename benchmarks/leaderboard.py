@@ -1,156 +1,300 @@
-"""Who ranks held-out counts best, and for how many seconds: our models and those people use instead, tuned alike.
+"""Which model ranks held-out counts best, and in how many seconds: ours and the common alternatives, tuned alike.
 
 python benchmarks/leaderboard.py [groceries | FILE …] [--trials 12] [--starts 5] [--models a,b] [--folder DIR]
                                  [--workers N] [--limit SECONDS] [--write]
 
-(extra `bench`: implicit, hpfrec, the groceries; extra `plots`.) Rows go to DIR/NAME as they come: the same command goes
-on where it was cut short, and more models, trials or starts are added to what is there. A line that is deleted from
-runs.csv is made again. --write puts tables and picture into docs/leaderboard.md.
+(extra `bench`: implicit, hpfrec, the groceries; extra `plots`.) Results go to DIR/NAME as they are ready: the same
+command resumes an interrupted run, and models, trials and starts can be added. --write puts tables and picture into
+docs/leaderboard.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from nbmf.experiments import figures
-from nbmf.experiments.contest import Contest, Standing, Tidings, run_contest
-from nbmf.experiments.leaderboard import difference, picture, quality_table, settings_table
-from nbmf.experiments.pages import Best, Table, Text, blocks_as_markdown
-from nbmf.experiments.rivals import RIVALS
-from nbmf.experiments.rows import write_whole
-from nbmf.experiments.runs import available_cores
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+
+from nbmf.evaluation import Comparison
+from nbmf.experiments.baselines import BASELINES
+from nbmf.experiments.engine import Event
+from nbmf.experiments.figures import BLUE, VERMILLION, Picture
+from nbmf.experiments.pool import available_cores
+from nbmf.experiments.report import bold, literal, table
+from nbmf.experiments.store import Row, write_whole
 from nbmf.experiments.study import Study, open_study
+from nbmf.experiments.tuned import (
+    GOAL,
+    THRESHOLDS,
+    Result,
+    TunedComparison,
+    compare_tuned,
+    row_in_words,
+    settings_in_words,
+)
 from nbmf.inference.progress import RunsProgress
 
 ROOT = Path(__file__).parents[1]
-SEED = 2027  # a split that no model was worked out on
+SEED = 2027  # a split that no model was developed on
 CAPTION = "Round and orange: NBMF, its average and NBSLIM. A bar is the 95 % interval of the difference to the best."
+OURS = ("nbmf", "averaged", "nbslim")
+SIZE = (5.6, 3.6)  # inches
+LEAST_SECONDS = 1e-3  # shorter times are hardly measured
+MARK_PIXELS = 3.0  # half the width of a mark
+HEADS = {
+    GOAL: "NDCG on counts",
+    **{f"ndcg_at_least_{s}": f"count ≥ {s}" for s in THRESHOLDS},
+    "recall_at_20": "recall@20",
+}
 
 
 def main() -> None:
-    """Run a contest on each data set, and show how it ended."""
+    """Compare the models on each data set and show the result."""
     options = _options()
-    contest = Contest(options.models, options.trials, options.starts, SEED, options.limit)
-    ended: dict[str, Standing] = {}
+    plan = TunedComparison(options.models, options.trials, options.starts, SEED, options.limit)
+    results: dict[str, Result] = {}
     for source in options.data:
         study = open_study(None if source == "groceries" else source, seed=SEED)
         print(f"{study.name}: {study.data}; held out: {study.split}", flush=True)
         name = name_of(source)
-        ended[name] = contest_on(study, contest, options.folder / name, options.workers, name)
-        print(blocks_as_markdown(page(study, ended[name])), flush=True)
-        figures.save(lambda name=name: picture(ended[name]), options.folder / name, "leaderboard")
+        folder = options.folder / name
+        results[name] = result = compare_on(study, plan, folder, options.workers, name)
+        print(page(study, result), flush=True)
+        Picture("leaderboard", lambda result=result: draw(result)).save(folder)
         if options.write:
-            write_page(name, study, ended[name], options.folder / name)
+            write_page(name, study, result, folder)
     if options.write:
-        command = shlex.join(["python", "benchmarks/leaderboard.py", *map(short_path, options.data), *_budget(contest)])
+        command = shlex.join(["python", "benchmarks/leaderboard.py", *map(short_path, options.data), *_budget(plan)])
         put_between(ROOT / "docs" / "leaderboard.md", "leaderboard command", f"    {command} --write")
-        put_between(ROOT / "docs" / "leaderboard.md", "leaderboard summary", blocks_as_markdown([summary(ended)]))
+        put_between(ROOT / "docs" / "leaderboard.md", "leaderboard summary", summary(results))
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", nargs="*", default=["groceries"], help="groceries, or files of users, items and counts")
-    parser.add_argument("--trials", type=int, default=12, help="settings tried of each model")
-    parser.add_argument("--starts", type=int, default=5, help="final fits of each model that is random")
-    parser.add_argument("--models", type=lambda text: tuple(text.split(",")), default=tuple(RIVALS))
-    parser.add_argument("--folder", type=Path, default=Path("leaderboard"), help="where the rows go")
-    parser.add_argument("--workers", type=int, default=None, help="trials at a time; by default one a core")
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds after which a fit is given up")
+    parser.add_argument("--trials", type=int, default=12, help="settings to try per model")
+    parser.add_argument("--starts", type=int, default=5, help="final fits per model that is random")
+    parser.add_argument("--models", type=lambda text: tuple(text.split(",")), default=tuple(BASELINES))
+    parser.add_argument("--folder", type=Path, default=Path("leaderboard"), help="folder of the results")
+    parser.add_argument("--workers", type=int, default=None, help="trials at a time; by default one per core")
+    parser.add_argument("--limit", type=float, default=300.0, help="time limit per fit, in seconds")
     parser.add_argument("--write", action="store_true", help="write docs/leaderboard.md")
     return parser.parse_args()
 
 
-def _budget(contest: Contest) -> list[str]:
-    return ["--trials", str(contest.n_trials), "--starts", str(contest.n_starts)]
+def _budget(plan: TunedComparison) -> list[str]:
+    return ["--trials", str(plan.n_trials), "--starts", str(plan.n_starts)]
 
 
 def name_of(source: str) -> str:
-    """Return a word for a data set: a file's name, or that of its folder where the file's says nothing."""
+    """Return a word for a data set: the file's name, or its folder's if the file's says nothing."""
     path = Path(source)
     word = path.parent.name if path.stem.startswith("interactions") and path.parent.name else path.name.split(".")[0]
     return re.sub(r"\W+", "_", word)
 
 
 def short_path(source: str) -> str:
-    """Return a path without the folders that differ from machine to machine."""
+    """Return a path without the folders that differ between machines."""
     return source if source == "groceries" else "/".join(Path(source).parts[-2:])
 
 
-def contest_on(study: Study, contest: Contest, folder: Path, n_workers: int | None, title: str) -> Standing:
-    """Run or go on with a contest, telling how far it is."""
+def compare_on(study: Study, plan: TunedComparison, folder: Path, n_workers: int | None, title: str) -> Result:
+    """Run or resume a comparison, and show its progress."""
     with RunsProgress(title, what="fits") as progress:
 
-        def report(tidings: Tidings) -> None:
-            progress.report(tidings.n_done, tidings.n_fits, tidings.n_done / tidings.n_fits, str(tidings.row or ""))
+        def report(event: Event) -> None:
+            progress.report(event.n_done, event.n_jobs, event.share, row_in_words(event.row) if event.row else "")
 
-        # what items are called is of no use to the processes
+        # the worker processes do not need the items' names
         train, test = (replace(part, item_names=None) for part in (study.train, study.test))
-        return run_contest(train, test, contest, folder, n_workers=n_workers, report=report)
+        return compare_tuned(train, test, plan, folder, n_workers=n_workers, report=report)
 
 
-def page(study: Study, standing: Standing) -> list[Text | Table]:
-    """Return what is said of one data set."""
-    data, board = study.data, standing.compare()
+# tables --------------------------------------------------------------------------------------------------------------
+
+
+def page(study: Study, result: Result) -> str:
+    """Return the tables of one data set as Markdown."""
+    data, board = study.data, result.board()
     facts = (
         f"{data.n_users:,} users × {data.n_items:,} items, {data.nnz:,} non-zero counts; held out: {study.split}; "
-        f"{board.n_users:,} users judged. Seconds are the median of the starts with {available_cores()} threads, "
-        "megabytes the most by which the process of a fit grew. Bold: the best of a column."
+        f"{board.n_users:,} users evaluated. Seconds are the median of the starts with {available_cores()} threads, "
+        "megabytes the largest growth of a fit's process. Bold: the best of a column."
     )
-    return [
-        Text(facts),
-        quality_table(standing),
-        Text("What the trials chose, and NDCG on the counts set aside:"),
-        settings_table(standing),
+    chosen = "The settings that the trials chose, and their NDCG on the counts set aside:"
+    return "\n\n".join([literal(facts), quality_table(result), chosen, settings_table(result)])
+
+
+def quality_table(result: Result) -> str:
+    """Return a row per model, best first: metrics, the paired difference to the best, seconds, megabytes."""
+    others = [metric for metric in HEADS if metric != GOAL]
+    board = result.board()
+    leaders = {metric: max(result.rows, key=lambda model: result.level(model, metric).mean) for metric in HEADS}
+    rows = []
+    for contender in board:
+        name = contender.name
+        cells = {metric: f"{result.level(name, metric).mean:.4f}" for metric in HEADS}
+        shown = {metric: bold(cell) if leaders[metric] == name else cell for metric, cell in cells.items()}
+        apart = "" if name == board.reference else difference(board, name)
+        costs = [_seconds(result.seconds(name)), _megabytes(result.megabytes(name)), str(contender.n_starts)]
+        rows.append([literal(BASELINES[name].label), shown[GOAL], apart, *(shown[metric] for metric in others), *costs])
+    for name, problem in result.problems().items():
+        rows.append([literal(BASELINES[name].label), "failed", literal(problem), *[""] * (len(others) + 3)])
+    heads = (HEADS[metric] for metric in others)
+    head = ("model", HEADS[GOAL], "difference to the best (95 % interval)", *heads, "seconds", "MB", "starts")
+    return table(head, rows)
+
+
+def settings_table(result: Result) -> str:
+    """Return the settings each model was compared with, and how its trials ranked the counts set aside."""
+    rows = []
+    for contender in result.board():
+        name = contender.name
+        trials = result.trials(name)
+        n_failed = sum(bool(row.problem) for row in trials)
+        words = (literal(BASELINES[name].label), literal(settings_in_words(result.settings[name] or {})))
+        rows.append([*words, _best(trials[:1]), _best(trials[1:]), str(len(trials)), str(n_failed)])
+    return table(("model", "chosen settings", "the defaults", "the best drawn", "trials", "failed"), rows, n_words=2)
+
+
+def summary(results: dict[str, Result]) -> str:
+    """Return the short table: each model's NDCG, its difference to the best and its seconds on each data set."""
+    names = list(dict.fromkeys(contender.name for result in results.values() for contender in result.board()))
+    rows = []
+    for name in names:
+        cells = []
+        for result in results.values():
+            board = result.board()
+            if name not in result.rows:
+                cells += ["", "", ""]
+                continue
+            is_best, mean = name == board.reference, f"{board[name].mean:.4f}"
+            apart = "" if is_best else difference(board, name)
+            cells += [bold(mean) if is_best else mean, apart, f"{result.seconds(name):.1f}"]
+        rows.append([literal(BASELINES[name].label), *cells])
+    heads = (text for name in results for text in (f"{name}: NDCG", "difference to the best", "seconds"))
+    return table(["model", *heads], rows)
+
+
+def _best(trials: Sequence[Row]) -> str:
+    """Return the best NDCG of some trials, or nothing if there are none."""
+    found = [row.means[GOAL] for row in trials if not row.problem]
+    return f"{max(found):.4f}" if found else ""
+
+
+def difference(board: Comparison, name: str) -> str:
+    """Return the difference of a model to the reference, with its interval."""
+    low, high = board[name].difference_interval
+    return f"{board[name].difference:+.4f} ({low:+.4f} to {high:+.4f})"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _megabytes(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.0f}"
+
+
+# picture -------------------------------------------------------------------------------------------------------------
+
+
+def draw(result: Result) -> Figure:
+    """Draw NDCG on counts against the seconds of a fit; a bar is the interval of the difference to the best."""
+    figure = Figure(figsize=SIZE, layout="constrained")
+    axes = figure.subplots()
+    board = result.board()
+    labels: list[tuple[str, float, float]] = []
+    bars: list[tuple[float, float, float]] = []
+    for contender in board:
+        x, y = max(result.seconds(contender.name), LEAST_SECONDS), contender.mean
+        below, above = (abs(bound - contender.difference) for bound in contender.difference_interval)
+        color, marker = (VERMILLION, "o") if contender.name in OURS else (BLUE, "s")
+        axes.errorbar(x, y, [[below], [above]], color=color, marker=marker, linestyle="none", capsize=2)
+        labels.append((BASELINES[contender.name].label, x, y))
+        bars.append((x, y - below, y + above))
+    axes.set(xscale="log", xlabel="seconds of a fit", ylabel="NDCG on held-out counts")
+    axes.margins(x=0.12, y=0.08)
+    axes.grid(True)
+    _label(figure, axes, labels, bars)
+    return figure
+
+
+def _label(
+    figure: Figure,
+    axes: Axes,
+    labels: Sequence[tuple[str, float, float]],
+    bars: Sequence[tuple[float, float, float]],
+) -> None:
+    """Write each label beside its point so that it meets no other label, no bar (x, from y, to y) and no edge."""
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.draw()  # fixes all positions
+    renderer = canvas.get_renderer()
+    ends = [axes.transData.transform([(x, low), (x, high)]) for x, low, high in bars]
+    taken = [Bbox(pair).padded(MARK_PIXELS) for pair in ends]
+    inside = axes.get_window_extent(renderer)
+    for label, x, y in labels:
+        for across, up, side in _places():
+            text = axes.annotate(
+                label, (x, y), xytext=(across, up), textcoords="offset points", ha=side, va="center", fontsize=7,
+                arrowprops={"arrowstyle": "-", "linewidth": 0.4, "color": "0.5", "shrinkA": 0, "shrinkB": 3},
+            )  # fmt: skip
+            text.update_positions(renderer)
+            box = Text.get_window_extent(text, renderer)  # without the line to its point, which meets the bar
+            fits = inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0 and box.y1 <= inside.y1
+            if fits and not any(box.overlaps(other) for other in taken):
+                break
+            text.remove()
+        else:
+            text = axes.annotate(
+                label, (x, y), fontsize=7
+            )  # nothing is free: two labels in one place are better than none
+        taken.append(Text.get_window_extent(text, renderer))
+
+
+def _places() -> Sequence[tuple[float, float, str]]:
+    """Return the offsets of a label from its point, in points, the nearest first."""
+    near = [(6.0, 0.0, "left"), (-6.0, 0.0, "right")]
+    shifts = [
+        (across, sign * up) for up in (8.0, 14.0, 20.0, 28.0, 38.0, 50.0) for across in (6.0, 16.0) for sign in (1, -1)
     ]
+    return [*near, *((a, b, "left") for a, b in shifts), *((-a, b, "right") for a, b in shifts)]
 
 
-def write_page(name: str, study: Study, standing: Standing, folder: Path) -> None:
-    """Put tables and picture of a data set into docs."""
+# pages ---------------------------------------------------------------------------------------------------------------
+
+
+def write_page(name: str, study: Study, result: Result, folder: Path) -> None:
+    """Put the tables and the picture of a data set into docs."""
     image = f"leaderboard-{name}.png"
     write_whole(ROOT / "docs" / image, (folder / "leaderboard.png").read_bytes())
-    text = blocks_as_markdown(page(study, standing))
     shown = f"![NDCG on held-out counts against the seconds of a fit, {name}]({image})"
-    put_between(ROOT / "docs" / "leaderboard.md", f"leaderboard {name}", f"## {name}\n\n{shown}\n\n{CAPTION}\n\n{text}")
+    text = f"## {name}\n\n{shown}\n\n{CAPTION}\n\n{page(study, result)}"
+    put_between(ROOT / "docs" / "leaderboard.md", f"leaderboard {name}", text)
 
 
 def put_between(path: Path, mark: str, text: str) -> None:
-    """Replace what stands between <!-- mark --> and <!-- /mark -->; without such marks, add them at the end."""
+    """Replace the text between <!-- mark --> and <!-- /mark -->; without such marks, append them."""
     begin, end = f"<!-- {mark} -->", f"<!-- /{mark} -->"
     page = path.read_text(encoding="utf-8")
     part = f"{begin}\n\n{text}\n\n{end}"
     if begin in page:
         if page.count(begin) != 1 or page.count(end) != 1:
-            raise ValueError(f"{path}: {begin} and {end} must be there once each; mend the page")
+            raise ValueError(f"{path}: {begin} and {end} must be there once each; correct the page")
         page = page[: page.index(begin)] + part + page[page.index(end) + len(end) :]
     else:
         page = f"{page.rstrip()}\n\n{part}\n"
     write_whole(path, page)
-
-
-def summary(ended: dict[str, Standing]) -> Table:
-    """Return the short table: each model's NDCG, its difference to the best, and its seconds on each data set."""
-    names = list(dict.fromkeys(contender.name for standing in ended.values() for contender in standing.compare()))
-    rows = []
-    for name in names:
-        cells = []
-        for standing in ended.values():
-            board = standing.compare()
-            if name not in standing.starts:
-                cells += ["", "", ""]
-                continue
-            is_best, mean = name == board.reference, f"{board[name].mean:.4f}"
-            cells += [
-                Best(mean) if is_best else mean,
-                "" if is_best else difference(board, name),
-                f"{standing.seconds(name):.1f}",
-            ]
-        rows.append([RIVALS[name].label, *cells])
-    head = ["model", *(text for name in ended for text in (f"{name}: NDCG", "difference to the best", "seconds"))]
-    return Table(head, rows)
 
 
 if __name__ == "__main__":

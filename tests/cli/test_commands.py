@@ -16,7 +16,7 @@ import nbmf
 from helpers import small_matrix, typed
 from nbmf.cli import main
 from nbmf.cli.terminal import show
-from nbmf.experiments.rivals import Popularity
+from nbmf.experiments.baselines import Popularity
 from nbmf.storage.container import StorageError
 
 QUICK = ["-k", "3", "--max-iter", "5"]
@@ -145,7 +145,7 @@ def test_evaluate_is_evaluate(plays):
     assert [row["mean"] for row in answer["metrics"]] == [row["mean"] for row in expected.rows()]
     assert (answer["model"], answer["users"]) == ("NBMF", expected.n_users)
     table = typed("evaluate", plays, *QUICK, "--seed", "3").stdout
-    assert f"NBMF: {expected.n_users} users judged; {expected.n_left_out} have nothing to test" in table
+    assert f"NBMF: {expected.n_users} users evaluated; {expected.n_left_out} have nothing to test" in table
     assert f"{expected['ndcg_counts'].mean:.4f}" in table
 
 
@@ -302,7 +302,7 @@ def test_ctrl_c_ends_evaluate_and_compare(plays, monkeypatch):
     for command in ("evaluate", "compare"):
         told = typed(command, plays, "-k", "3", code=130)
         assert told.stdout == ""
-        assert "interrupted; nothing was judged" in told.stderr
+        assert "interrupted; nothing was evaluated" in told.stderr
 
 
 def test_ctrl_c_before_there_is_anything(plays, tmp_path, monkeypatch):

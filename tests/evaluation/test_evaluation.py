@@ -267,7 +267,7 @@ def test_comparing_needs_the_same_data_and_a_value_for_each_user(judged):
     train, test, models = judged
     result = nbmf.evaluate(models[0], train, test)
     other = nbmf.evaluate((models[0].user_factors_, models[0].item_factors_), train, test.binarize())
-    with pytest.raises(ValueError, match="'a' and 'b' were judged on different data"):
+    with pytest.raises(ValueError, match="'a' and 'b' were evaluated on different data"):
         nbmf.compare({"a": result, "b": other})
     with pytest.raises(ValueError, match="coverage_at_10 has no value for any user"):
         nbmf.compare({"a": result}, "coverage_at_10")
@@ -313,12 +313,12 @@ def test_standings_know_a_cut_beyond_the_list():
         ({"at": (0,)}, ValueError, "cut-off is 0"),
         ({"n_boot": 0}, ValueError, "n_boot is 0"),
         ({"model": nbmf.NBMF()}, TypeError, "NBMF is not fitted yet"),
-        ({"model": object()}, TypeError, "object cannot be judged"),
+        ({"model": object()}, TypeError, "object cannot be evaluated"),
         ({"model": (np.ones((3, 2)),)}, TypeError, "a pair"),
         ({"model": (np.ones((3, 2)), np.ones((4, 3)))}, ValueError, "2 components and H has 3"),
         ({"model": (np.ones((4, 2)), np.ones((4, 2)))}, ValueError, r"W has shape \(4, 2\); with 3 users"),
         ({"model": (np.full((3, 2), np.nan), np.ones((4, 2)))}, ValueError, "W has entries that are not finite"),
-        ({"test": np.zeros((3, 4))}, ValueError, "nothing to find"),
+        ({"test": np.zeros((3, 4))}, ValueError, "nothing to evaluate"),
         ({"test": np.ones((3, 5))}, ValueError, "train has 4 items and test has 5; take both from one"),
         (
             {"test": nbmf.Interactions.from_matrix(np.ones((3, 4)), users=["a", "b", "c"])},

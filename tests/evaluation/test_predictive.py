@@ -129,7 +129,7 @@ def test_same_bits_for_one_and_three_threads():
 @pytest.mark.parametrize(
     ("ask", "error", "message"),
     [
-        (lambda W, H, y: log_likelihood((W, H), y, y), TypeError, "names no law of the counts"),
+        (lambda W, H, y: log_likelihood((W, H), y, y), TypeError, "has no concentration_"),
         (lambda W, H, y: log_likelihood((-W, H), y, y, concentration=1.0), ValueError, "the model has the score -1"),
         (lambda W, H, y: calibration((W, H), y, y, 0, concentration=1.0), ValueError, "n_max is 0"),
         (lambda W, H, y: calibration((W, H), y * 0, y / 2, concentration=1.0), ValueError, "count 0.5; only whole"),

@@ -18,7 +18,7 @@ Values = dict[str, Any]  # of a group of options, by the options' names
 MODELS = ("nbmf", "poisson", "binary")
 JUDGED = (*MODELS, "popularity")
 COMPARED = (*JUDGED, "averaged", "nbslim", "ease", "knn", "als", "bpr", "hpf", "kl-nmf")
-"""The names of `nbmf.experiments.rivals.RIVALS`, which would take a second to import."""
+"""The names of `nbmf.experiments.baselines.BASELINES`, which would take a second to import."""
 
 
 def together(*decorators: Decorator) -> Decorator:

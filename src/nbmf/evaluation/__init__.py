@@ -1,8 +1,7 @@
-"""Judging models: `evaluate` one, `compare` several; `log_likelihood` and `calibration` of those that have a law."""
+"""Evaluating models: `evaluate` one, `compare` several; `log_likelihood` and `calibration` of probabilistic ones."""
 
 from nbmf.evaluation.compare import Comparison, compare
-from nbmf.evaluation.evaluate import Evaluation, evaluate
-from nbmf.evaluation.judged import Factorized, ScoresItems
+from nbmf.evaluation.evaluate import Evaluation, Factorized, ScoresItems, evaluate
 from nbmf.evaluation.metrics import ndcg
 from nbmf.evaluation.predictive import Calibration, calibration, log_likelihood
 from nbmf.evaluation.resampling import Metric

@@ -1,8 +1,8 @@
-"""Which model ranks better, and how sure that is: differences user by user, over the same resampled users."""
+"""Which model ranks better, and how certain that is: paired differences over the same resampled users."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,16 +11,21 @@ import numpy as np
 from nbmf.evaluation.evaluate import Evaluation
 from nbmf.evaluation.metrics import Array
 from nbmf.evaluation.resampling import check_boot, intervals, resampled_means
-from nbmf.evaluation.table import Table
+from nbmf.evaluation.table import Table, as_text
 
 
 @dataclass(frozen=True)
 class Contender:
     """One model of a comparison.
 
-    mean, interval : of the metric; of several starts, user by user their mean
-    difference, difference_interval : mean less that of the reference; an interval without 0 tells them apart
-    spread : standard deviation of the mean from start to start; nan for one start
+    Attributes
+    ----------
+    mean, interval : float, tuple of float
+        Of the metric, averaged over the starts user by user.
+    difference, difference_interval : float, tuple of float
+        The mean minus that of the reference; an interval without 0 tells the two apart.
+    n_starts, spread : int, float
+        Number of starts, and the standard deviation of the mean between them (nan for a single start).
     """
 
     name: str
@@ -34,7 +39,7 @@ class Contender:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Sequence[Contender], Table):
-    """Models, best first, and how far each is from the reference on the same users."""
+    """Models, best first, with the difference of each to the reference on the same users."""
 
     contenders: tuple[Contender, ...]
     metric: str
@@ -42,7 +47,6 @@ class Comparison(Sequence[Contender], Table):
     n_users: int
 
     def __getitem__(self, which: Any) -> Any:
-        """Return a contender by place or by name."""
         if isinstance(which, str):
             for contender in self.contenders:
                 if contender.name == which:
@@ -50,48 +54,29 @@ class Comparison(Sequence[Contender], Table):
             raise KeyError(f"there is no {which!r}; there are {', '.join(c.name for c in self.contenders)}")
         return self.contenders[which]
 
-    def __iter__(self) -> Iterator[Contender]:
-        """Go through the contenders, best first."""
-        return iter(self.contenders)
-
     def __len__(self) -> int:
-        """Count the contenders."""
         return len(self.contenders)
 
     def __repr__(self) -> str:
-        """Show a table."""
-        width = max(len(c.name) for c in self.contenders)
-        head = f"{self.metric} of {self.n_users:,} users; differences to {self.reference!r}"
-        lines = [
-            head,
-            f"{'':{width}}  {'mean':>8}  {'95 % interval':^18}  {'difference':>10}  {'95 % interval':^20}  starts",
-        ]
+        rows = []
         for c in self.contenders:
-            interval, apart = (
-                "{:8.4f}, {:8.4f}".format(*c.interval),
-                "{:+9.4f}, {:+9.4f}".format(*c.difference_interval),
-            )
-            if c.name == self.reference:
-                lines.append(f"{c.name:{width}}  {c.mean:8.4f}  {interval:18}  {'':10}  {'':20}  {c.n_starts:6}")
-            else:
-                lines.append(
-                    f"{c.name:{width}}  {c.mean:8.4f}  {interval:18}  {c.difference:+10.4f}  {apart:20}  {c.n_starts:6}"
-                )
-        return "\n".join(lines)
+            apart = (f"{c.difference:+.4f}", "{:+.4f}, {:+.4f}".format(*c.difference_interval))
+            differences = ("", "") if c.name == self.reference else apart
+            rows.append((c.name, f"{c.mean:.4f}", "{:.4f}, {:.4f}".format(*c.interval), *differences, str(c.n_starts)))
+        head = ("", "mean", "95 % interval", "difference", "95 % interval", "starts")
+        return as_text(f"{self.metric} of {self.n_users:,} users; differences to {self.reference!r}", head, rows)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a plain dictionary for each contender."""
+        """Return one plain dictionary per model."""
         return [
             {
                 "name": c.name,
                 "metric": self.metric,
                 "mean": c.mean,
-                "low": c.interval[0],
-                "high": c.interval[1],
+                **dict(zip(("low", "high"), c.interval, strict=True)),
                 "reference": self.reference,
                 "difference": c.difference,
-                "difference_low": c.difference_interval[0],
-                "difference_high": c.difference_interval[1],
+                **dict(zip(("difference_low", "difference_high"), c.difference_interval, strict=True)),
                 "n_starts": c.n_starts,
                 "spread": c.spread,
             }
@@ -107,19 +92,24 @@ def compare(
     n_boot: int = 1000,
     seed: int = 0,
 ) -> Comparison:
-    """Say how far models are apart, from differences user by user over the same resampled users.
+    """Compare models by their differences user by user, over the same resampled users.
 
     Parameters
     ----------
-    results : a model's name → its Evaluation, or a list of them from several starts, which are averaged user by user
-        first; all on the same train and test
-    metric : name of a metric of theirs that has a value for each user
-    baseline : the name to which the others are compared; None: the best one
-    n_boot, seed : number and seed of the draws of users
+    results : mapping
+        Evaluations by the models' names, all of the same train and test; a list of evaluations, from several random
+        starts of a model, is averaged user by user.
+    metric : str
+        Name of a metric that has a value for each user.
+    baseline : str, optional
+        Name of the model to which the others are compared; by default the best one.
+    n_boot, seed : int
+        Number and seed of the resamples of users.
 
     Returns
     -------
-    Comparison : the contenders, best mean first (of a popularity rank: largest first); by name too
+    Comparison
+        The contenders by name or by place, in decreasing order of their means.
 
     Examples
     --------
@@ -139,7 +129,7 @@ def compare(
         raise KeyError(f"the baseline {baseline!r} is not among the results: {', '.join(starts)}")
     judged = ~np.isnan(values).any(axis=1)
     if not judged.any():
-        raise ValueError(f"{metric} has no value for any user; only metrics with one for each user can be compared")
+        raise ValueError(f"{metric} has no value for any user; only metrics with a value for each user can be compared")
     values = values[judged]
     means, names = values.mean(axis=0), list(starts)
     reference = names.index(baseline) if baseline is not None else int(means.argmax())
@@ -164,7 +154,7 @@ def compare(
 def _gather(
     results: Mapping[str, Evaluation | Sequence[Evaluation]], metric: str
 ) -> tuple[Array, dict[str, list[float]]]:
-    """Return users × models, averaged over the starts, and the mean of each start."""
+    """Return the values, users × models, averaged over the starts, and the mean of each start."""
     columns: list[Array] = []
     starts: dict[str, list[float]] = {}
     known: tuple[str, Evaluation] | None = None
@@ -176,7 +166,7 @@ def _gather(
             known = known or (name, evaluation)
             if evaluation.data != known[1].data or not np.array_equal(evaluation.users, known[1].users):
                 raise ValueError(
-                    f"{known[0]!r} and {name!r} were judged on different data; evaluate both on the same train and test"
+                    f"{known[0]!r} and {name!r} were evaluated on different data; use the same train and test"
                 )
         columns.append(np.mean([evaluation[metric].per_user for evaluation in evaluations], axis=0))
         starts[name] = [evaluation[metric].mean for evaluation in evaluations]

@@ -1,7 +1,7 @@
-"""The paper's way to judge: hold out counts, rank for each user what the user has not taken, look where they stand.
+"""The paper's evaluation: hold out counts, rank for each user the items not in train, and look where they stand.
 
-One walk over the scores gives every metric. Means are over the users who have something to find; intervals come from
-drawing users anew.
+All metrics come from one walk over the scores. Means are over the users who have a test item, and intervals come from
+resampling the users. Any model that scores items can be evaluated.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
+from hashlib import blake2b
 from numbers import Real
-from typing import Any
+from typing import Any, Protocol, TypedDict, Unpack, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from nbmf.data.interactions import Ids, Interactions
-from nbmf.estimators.ranking import Places, Report, Scores, Top, walk
-from nbmf.evaluation.judged import Judged, as_sequence, fingerprint, scores_of, take
+from nbmf.estimators.ranking import FactorScores, ModelScores, Places, Report, Scores, Top, walk
 from nbmf.evaluation.metrics import (
     Array,
     Relevance,
@@ -29,16 +29,50 @@ from nbmf.evaluation.metrics import (
     popularity_ranks,
 )
 from nbmf.evaluation.resampling import Metric, check_boot, summaries
-from nbmf.evaluation.table import Table
+from nbmf.evaluation.table import Table, as_text
+
+
+@runtime_checkable
+class Factorized(Protocol):
+    """A model whose scores are products of user and item factors, with rows in the order of train's users and items."""
+
+    user_factors_: NDArray[Any]
+    item_factors_: NDArray[Any]
+
+
+@runtime_checkable
+class ScoresItems(Protocol):
+    """Any other model. Several threads may call it at once, so scoring must not change it."""
+
+    def score_items(self, rows: NDArray[np.intp]) -> ArrayLike:
+        """Return the scores of the users in these rows of train for all items: len(rows) × n_items."""
+
+
+Judged = Factorized | ScoresItems | tuple[ArrayLike, ArrayLike]
+"""What `evaluate` accepts as a model."""
+
+
+class Walking(TypedDict, total=False):
+    """Options of a walk over the scores."""
+
+    n_threads: int | None
+    report: Report | None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation(Mapping[str, Metric], Table):
-    """How one model ranks what was held out: metrics by name.
+    """How one model ranks the held-out counts: a mapping from names to metrics.
 
-    users : array of all users' ids, the order of every metric's `per_user`
-    n_users : how many were judged; the other n_left_out have no test item
-    data : names the train and test counts, so that only evaluations of the same ones are compared
+    Attributes
+    ----------
+    metrics : mapping
+        The metrics by name.
+    users : array
+        Ids of all users, in the order of every metric's `per_user`.
+    n_users, n_left_out : int
+        Number of users evaluated, and of users left out because they have no test item.
+    data : str
+        Fingerprint of the train and test counts, so that only evaluations of the same data are compared.
     """
 
     metrics: Mapping[str, Metric]
@@ -48,7 +82,6 @@ class Evaluation(Mapping[str, Metric], Table):
     data: str
 
     def __getitem__(self, name: str) -> Metric:
-        """Return the metric of that name."""
         if name not in self.metrics:
             near = get_close_matches(str(name), self.metrics, 1)
             hint = f"did you mean {near[0]!r}?" if near else ""
@@ -56,27 +89,22 @@ class Evaluation(Mapping[str, Metric], Table):
         return self.metrics[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Go through the names."""
         return iter(self.metrics)
 
     def __len__(self) -> int:
-        """Count the metrics."""
         return len(self.metrics)
 
     def __repr__(self) -> str:
-        """Show a table."""
-        lines = [f"Evaluation of {self.n_users:,} users ({self.n_left_out:,} without a test item left out)"]
-        width = max(map(len, self.metrics))
-        lines.append(f"{'':{width}}  {'mean':>10}  {'95 % interval':^22}  {'users':>9}")
+        title = f"Evaluation of {self.n_users:,} users ({self.n_left_out:,} without a test item left out)"
+        rows = []
         for name, metric in self.items():
             low, high = metric.interval
-            interval = "" if np.isnan(low) else f"{_figure(low):>10}, {_figure(high):>10}"
-            users = f"{metric.n_users:,}" if metric.n_users else ""
-            lines.append(f"{name:{width}}  {_figure(metric.mean):>10}  {interval:22}  {users:>9}".rstrip())
-        return "\n".join(lines)
+            interval = "" if np.isnan(low) else f"{_figure(low)}, {_figure(high)}"
+            rows.append((name, _figure(metric.mean), interval, f"{metric.n_users:,}" if metric.n_users else ""))
+        return as_text(title, ("", "mean", "95 % interval", "users"), rows)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a plain dictionary for each metric: metric, mean, low, high, n_users."""
+        """Return one plain dictionary per metric: metric, mean, low, high, n_users."""
         return [
             {"metric": name, "mean": m.mean, "low": m.interval[0], "high": m.interval[1], "n_users": m.n_users}
             for name, m in self.items()
@@ -96,33 +124,41 @@ def evaluate(
     at: Sequence[int] = (10, 20),
     n_boot: int = 1000,
     seed: int = 0,
-    n_threads: int | None = None,
-    report: Report | None = None,
+    **walking: Unpack[Walking],
 ) -> Evaluation:
-    """Rank all items for each user, those of `train` last, and see where those of `test` come (§5 of the paper).
+    """Rank all items for each user, those of `train` last, and see where those of `test` stand (§5 of the paper).
+
+    A metric's mean is over the users with a test item; `ndcg_at_least_s` is over those with one of count s or more.
+    Every metric is its expectation over all orders of items with equal scores, except `coverage` and
+    `popularity_rank`, which describe the list a user gets: there equal items come in the order of the data. Coverage is
+    not a mean over users and has no interval. A test item that the user also has in train is ranked last like all of
+    train.
 
     Parameters
     ----------
-    model : fitted to train: `NBMF`, `PoissonMF`, anything with `user_factors_` and `item_factors_` or with a method
-        `score_items(rows)` (rows of train → array len(rows) × n_items), or a pair of arrays (W, H)
-    train, test : Interactions with the same users and items (as `Interactions.split` gives), or matrices
-    relevance : "counts" gives `ndcg_counts`, NDCG of the full ranking with the test count as relevance (rel_A); a
-        number s gives `ndcg_at_least_s`, with relevance 1[count ≥ s] (rel_B)
-    at : for each cut-off k `ndcg_counts_at_k`, `recall_at_k` (of the user's test items), `precision_at_k`, `map_at_k`
-        (of min(k, test items)), `coverage_at_k` (share of the items that somebody judged is recommended) and
-        `popularity_rank_at_k` (of what is recommended; 1 is the item with most users in train, equals share their mean)
-    n_boot, seed : number and seed of the bootstrap's draws of users, for the 95 % intervals
-    n_threads : None for one a core; changes nothing but the time
-    report : called with (users done, users in all) as the work goes on
+    model : estimator, object or pair of arrays
+        Fitted to train: `NBMF`, `PoissonMF`, anything with `user_factors_` and `item_factors_` or with a method
+        `score_items(rows)` (rows of train → array len(rows) × n_items), or arrays (W, H).
+    train, test : Interactions or matrix
+        With the same users and items, as `Interactions.split` returns them.
+    relevance : sequence of "counts" and numbers
+        "counts" adds `ndcg_counts`, NDCG of the full ranking with the test count as relevance (rel_A); a number s adds
+        `ndcg_at_least_s`, with relevance 1[count ≥ s] (rel_B).
+    at : sequence of int
+        Each cut-off k adds `ndcg_counts_at_k`, `recall_at_k` (of the user's test items), `precision_at_k`, `map_at_k`
+        (of min(k, test items)), `coverage_at_k` (share of the items that are recommended to anyone) and
+        `popularity_rank_at_k` (mean over the recommended items; 1 is the item with most users in train).
+    n_boot, seed : int
+        Number and seed of the resamples of users for the 95 % intervals.
+    n_threads : int, optional
+        Number of threads, all cores by default. Results are identical for any number.
+    report : callable, optional
+        Called with (users done, all users) as the work proceeds.
 
     Returns
     -------
-    Evaluation : a mapping from those names to `mean`, `interval` and `per_user`
-
-    A metric's mean is over the users with a test item, `ndcg_at_least_s` over those with one of count s or more. Items
-    with equal scores count as ranked in any order with equal probability, but not in `coverage` and `popularity_rank`,
-    which judge the list one gets: there they come in the order of the items. Coverage is no mean over users and has no
-    interval. A test item that the user has in train too comes last like all of train.
+    Evaluation
+        A mapping from these names to metrics with `mean`, `interval` and `per_user`.
 
     Examples
     --------
@@ -137,12 +173,12 @@ def evaluate(
     worth = _relevances(relevance)
     cutoffs = _cutoffs(at)
     check_boot(n_boot)
-    known, held_out = take(train, test)
+    known, held_out = as_interactions(train, test)
     scores = scores_of(model, known)
     rows = np.flatnonzero(np.diff(held_out.matrix.indptr))
     if not len(rows):
-        raise ValueError("test has no count above 0; there is nothing to find, so nothing to judge")
-    standings, best_items = _rank(scores, known, held_out, rows, cutoffs, n_threads, report)
+        raise ValueError("test has no count above 0, so there is nothing to evaluate")
+    standings, best_items = _rank(scores, known, held_out, rows, cutoffs, walking)
     per_user: dict[str, Array] = {name: standings.ndcg(function)[rows] for name, function in worth.items()}
     overall: dict[str, float] = {}
     ranks = popularity_ranks(known.matrix)
@@ -167,13 +203,12 @@ def _rank(
     test: Interactions,
     rows: NDArray[np.intp],
     cutoffs: Sequence[int],
-    n_threads: int | None,
-    report: Report | None,
+    walking: Walking,
 ) -> tuple[Standings, NDArray[np.intp]]:
-    """Return where each test item stands, and the longest list of best items anybody asks for, in one walk."""
+    """Return where each test item stands, and the best items up to the largest cut-off, in one walk."""
     places = Places(test.matrix, train.matrix)
     top = Top(max(cutoffs, default=1), len(rows), scores.dtype, np.arange(train.n_items), train.matrix)
-    walk(scores, rows, [places, top] if cutoffs else [places], n_threads=n_threads, report=report)
+    walk(scores, rows, [places, top] if cutoffs else [places], **walking)
     unordered = np.flatnonzero(places.level == 0)
     if len(unordered):
         entry = int(unordered[0])
@@ -184,9 +219,9 @@ def _rank(
 
 
 def _relevances(relevance: Sequence[str | float]) -> dict[str, Relevance | None]:
-    """Return, for each metric's name, what a count is worth."""
+    """Return the relevance of a count for each metric's name."""
     found: dict[str, Relevance | None] = {}
-    for kind in as_sequence(relevance, (str, Real)):
+    for kind in _as_sequence(relevance, (str, Real)):
         if kind == "counts":
             found["ndcg_counts"] = None
         elif isinstance(kind, Real) and not isinstance(kind, bool) and 0 < float(kind) < np.inf:
@@ -194,7 +229,7 @@ def _relevances(relevance: Sequence[str | float]) -> dict[str, Relevance | None]
         else:
             raise ValueError(
                 f"relevance {kind!r} is neither 'counts' nor a positive number s, for 1[count ≥ s]; "
-                "s = 1 is the metric for binary data (every count is at least 0)"
+                "every count is at least 0, so the metric for binary data is s = 1"
             )
     return found
 
@@ -205,7 +240,83 @@ def _at_least(s: float, count: Array) -> Array:
 
 
 def _cutoffs(at: Sequence[int]) -> Sequence[int]:
-    cutoffs = as_sequence(at, (int, np.integer))
+    cutoffs = _as_sequence(at, (int, np.integer))
     for k in cutoffs:
         check_cutoff(k)
     return cutoffs
+
+
+def as_interactions(train: Any, test: Any) -> tuple[Interactions, Interactions]:
+    """Return both as Interactions, with the same users and items."""
+    known, held_out = (
+        data if isinstance(data, Interactions) else Interactions.from_matrix(data) for data in (train, test)
+    )
+    for what, ours, theirs in (("user", known.users, held_out.users), ("item", known.items, held_out.items)):
+        _check_same(what, "train", ours, "test", theirs, "take both from one data.split(…)")
+    return known, held_out
+
+
+def scores_of(model: Judged, train: Interactions) -> Scores:
+    """Return the model's scores after checking that it was fitted to train's users and items."""
+    for what, ours, name in (("user", train.users, "users_"), ("item", train.items, "items_")):
+        theirs = getattr(model, name, None)
+        if theirs is not None:
+            _check_same(what, "train", ours, "the model", theirs, "evaluate a model on the data it was fitted to")
+    if isinstance(model, tuple | list):
+        if len(model) != 2:
+            raise TypeError(f"a model given as arrays is a pair (W, H); got {len(model)} arrays")
+        return _from_factors(*model, train)
+    if isinstance(model, Factorized):
+        return _from_factors(model.user_factors_, model.item_factors_, train)
+    if isinstance(model, ScoresItems):
+        return ModelScores(model.score_items, train.n_users, train.n_items)
+    if hasattr(model, "fit"):
+        raise TypeError(f"this {type(model).__name__} is not fitted yet; call fit(train) first")
+    raise TypeError(
+        f"{type(model).__name__} cannot be evaluated: it needs user_factors_ and item_factors_, or a method "
+        "score_items(rows); a pair of arrays (W, H) works, too"
+    )
+
+
+def _from_factors(users: ArrayLike, items: ArrayLike, train: Interactions) -> FactorScores:
+    W, H = np.asarray(users), np.asarray(items)
+    for name, values, size, what in (("W", W, train.n_users, "users"), ("H", H, train.n_items, "items")):
+        if values.ndim != 2 or len(values) != size:
+            raise ValueError(f"{name} has shape {values.shape}; with {size} {what} it must be {size} × K")
+        if not np.isfinite(values).all():
+            raise ValueError(f"{name} has entries that are not finite numbers")
+    if W.shape[1] != H.shape[1]:
+        raise ValueError(f"W has {W.shape[1]} components and H has {H.shape[1]}; they must have the same number")
+    dtype = np.result_type(W, H)
+    dtype = dtype if dtype in (np.float32, np.float64) else np.dtype(np.float64)
+    return FactorScores(np.ascontiguousarray(W, dtype), np.ascontiguousarray(H, dtype))
+
+
+def _check_same(what: str, here: str, ours: Ids, there: str, theirs: Ids, remedy: str) -> None:
+    theirs = np.asarray(theirs)
+    if len(ours) != len(theirs):
+        raise ValueError(f"{here} has {len(ours)} {what}s and {there} has {len(theirs)}; {remedy}")
+    differ = np.flatnonzero(ours != theirs)
+    if len(differ):
+        n = int(differ[0])
+        raise ValueError(
+            f"{what} number {n} is {ours.tolist()[n]!r} in {here} and {theirs.tolist()[n]!r} in {there}; {remedy}"
+        )
+
+
+def fingerprint(*data: Interactions) -> str:
+    """Return a hash of the counts, to tell whether two evaluations are of the same data."""
+    digest = blake2b(digest_size=8)
+    for part in data:
+        for values, kind in (
+            (part.matrix.indptr, np.int64),
+            (part.matrix.indices, np.int64),
+            (part.matrix.data, float),
+        ):
+            digest.update(np.ascontiguousarray(values, kind).data)
+    return digest.hexdigest()
+
+
+def _as_sequence(value: Any, kind: type | tuple[type, ...]) -> Sequence[Any]:
+    """Return a single value as a tuple of one."""
+    return (value,) if isinstance(value, kind) else tuple(value)

@@ -1,9 +1,9 @@
-"""How good a ranking is, user by user, from nothing but where the test items stand.
+"""Ranking metrics for each user, computed from the positions of the test items.
 
     DCG = Σ_i (2^rel_i − 1) / log2(rank_i + 1) over the full list,   NDCG = DCG / (DCG of the best list)
 
 rel is the test count (rel_A of the paper's §5) or 1[count ≥ s] (rel_B). Items with equal scores have no order: every
-metric here is its expectation over all orders of theirs, so how a sort treats them changes nothing.
+metric here is its expectation over all their orders, so that it does not depend on a sort.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ def ndcg(ranked_relevance: ArrayLike, k: int | None = None) -> float:
 
     Parameters
     ----------
-    ranked_relevance : relevances from 0 of all items, in the order in which they are ranked; any size, even 10⁶ plays
-    k : count the first k places only; None counts all
+    ranked_relevance : array
+        Relevances of all items in the order of the ranking, numbers from 0 of any size, even 10⁶ plays.
+    k : int, optional
+        Count only the first k places.
 
     Returns
     -------
-    from 0 to 1; nan if nothing is relevant, as then there is no best list
+    float
+        A number from 0 to 1; nan if nothing is relevant.
 
     Examples
     --------
@@ -52,12 +55,12 @@ def ndcg(ranked_relevance: ArrayLike, k: int | None = None) -> float:
 def scaled_gains(relevance: Array, largest: Array | float) -> Array:
     """Return (2^r − 1)/2^m for relevances r ≤ m = largest: 2^1024 would overflow, and a common factor cancels.
 
-    Exact where r and m are whole and small; r < 1 goes by way of expm1, as 2^r − 1 would lose its digits.
+    The result is exact where r and m are whole and small; for r < 1, where 2^r − 1 would lose digits, it uses expm1.
     """
     whole_m = np.floor(largest)
     small = relevance < 1
 
-    def power(r: Array) -> Array:  # 2^(r−m); below 2^-1100 is 0 anyway
+    def power(r: Array) -> Array:  # 2^(r−m), which is 0 below 2^-1100
         whole = np.floor(r)
         exponent = np.maximum(whole - whole_m, -1100).astype(np.int64)
         return np.asarray(np.ldexp(np.exp2((r - whole) - (largest - whole_m)), exponent))
@@ -79,17 +82,23 @@ def check_cutoff(k: int | None) -> None:
 
 @dataclass(frozen=True)
 class Standings:
-    """Where every test item stands in its user's ranking, and what that is worth.
-
-    test : csr_array, users × items, of the test counts
-    above : for each stored count, how many items come before it for certain
-    level : how many have its score, itself included; its place is one of above + 1 … above + level, all equally likely
+    """Where every test item stands in its user's ranking, and the metrics that follow.
 
     Metrics are arrays with a number for each user, nan for a user without a relevant item.
 
+    Attributes
+    ----------
+    test : csr_array, users × items
+        The test counts.
+    above : array
+        For each stored count, the number of items with a higher score.
+    level : array
+        The number of items with the same score, itself included: its place is one of above + 1 … above + level, all
+        equally likely.
+
     Examples
     --------
-    >>> test = sp.csr_array([[1, 0, 2], [0, 0, 0]])  # the first user took items 0 and 2
+    >>> test = sp.csr_array([[1, 0, 2], [0, 0, 0]])  # the first user has items 0 and 2
     >>> first_and_last = Standings(test, above=np.array([2, 0]), level=np.array([1, 1]))
     >>> first_and_last.recall(1), first_and_last.average_precision().round(3), first_and_last.ndcg().round(3)
     (array([0.5, nan]), array([0.833,   nan]), array([0.964,   nan]))
@@ -102,7 +111,7 @@ class Standings:
     def ndcg(self, relevance: Relevance | None = None, k: int | None = None) -> Array:
         """NDCG of the full ranking, or of its first k places.
 
-        relevance : what a test count is worth, a function that does not fall; None: the count itself (rel_A)
+        `relevance` is a non-decreasing function of the test count; by default the count itself (rel_A).
         """
         relevant = self._count if relevance is None else relevance(self._count)
         gain = scaled_gains(relevant, relevant[self._largest])
@@ -118,7 +127,7 @@ class Standings:
         return _ratio(self._sum(self._probability_within(k)), np.where(self._n_relevant, k, 0))
 
     def average_precision(self, k: int | None = None) -> Array:
-        """Mean precision at the places of the test items, counted to place k; of min(k, test items) of them.
+        """Mean precision at the places of the test items up to place k, divided by min(k, test items).
 
         Among l equal scores after a items, with r test items beside and b before them, place p holds a test item with
         probability r/l, and then b + 1 + (p−a−1)(r−1)/(l−1) of the first p are expected to be some (McSherry & Najork,
@@ -126,7 +135,7 @@ class Standings:
         """
         order = np.lexsort((self.above, self._user))
         user, a, l = self._user[order], self.above[order], self.level[order]  # noqa: E741 (the letters above)
-        first = np.ones(len(a), bool)  # of a group of equals
+        first = np.ones(len(a), bool)  # of a group of equal scores
         first[1:] = (user[1:] != user[:-1]) | (a[1:] != a[:-1])
         start = np.flatnonzero(first)
         user, a, l = user[start], a[start], l[start]  # noqa: E741
@@ -156,17 +165,17 @@ class Standings:
 
     @cached_property
     def _by_count(self) -> NDArray[np.intp]:
-        """Each user's test items in the best order, which any relevance that does not fall with the count shares."""
+        """Each user's test items in the best order, which is the same for every non-decreasing relevance."""
         return np.lexsort((-self._count, self._user))
 
     @cached_property
     def _largest(self) -> NDArray[np.intp]:
-        """For each test item, which one of its user has the largest count."""
+        """For each test item, the position of its user's largest count."""
         return np.asarray(self._by_count[self.test.indptr[self._user]])
 
     @cached_property
     def _place(self) -> NDArray[np.intp]:
-        """The places 0, 1, … of a user's test items in the best order."""
+        """The places 0, 1, … of each user's test items in the best order."""
         return np.asarray(np.arange(len(self._user)) - self.test.indptr[self._user])
 
     @cached_property
@@ -174,14 +183,14 @@ class Standings:
         return discounts(self._n_items)
 
     def _cut(self, place: NDArray[np.intp], k: int | None) -> Array:
-        """Discounts of places from 0; none from k on."""
+        """Discounts of places, counted from 0; none from place k on."""
         return self._discount[place] if k is None else np.where(place < k, self._discount[place], 0.0)
 
     def _expected_discount(self, k: int | None) -> Array:
         end = self._n_items if k is None else min(k, self._n_items)
         sums = np.concatenate(([0.0], np.cumsum(self._discount[:end]), np.empty(self._n_items - end)))
         sums[end + 1 :] = sums[end]
-        # of a single place it is read off: the difference of two sums would lose digits
+        # the discount of a single place is looked up: a difference of two sums would lose digits
         tied = (sums[self.above + self.level] - sums[self.above]) / self.level
         return np.where(self.level == 1, self._cut(self.above, k), tied)
 
@@ -197,21 +206,21 @@ def _sums(user: NDArray[np.intp], values: Array, n_users: int) -> Array:
 
 
 def _ratio(numerator: Array, denominator: NDArray[Any]) -> Array:
-    """Divide; nan where there is nothing to divide by."""
+    """Divide, with nan where the denominator is 0."""
     found = np.full(len(numerator), np.nan)
     np.divide(numerator, denominator, out=found, where=denominator > 0)
     return found
 
 
 def coverage(best_items: NDArray[np.intp], n_items: int) -> float:
-    """Return the share of the catalogue that is recommended to somebody; best_items is users × k, −1 for none."""
-    recommended = np.zeros(n_items + 1, bool)  # −1 is the last one
+    """Return the share of the items that are recommended to anyone; best_items is users × k, −1 for none."""
+    recommended = np.zeros(n_items + 1, bool)  # −1 indexes the last one
     recommended[best_items.ravel()] = True
     return float(recommended[:-1].mean()) if n_items else float("nan")
 
 
 def popularity_ranks(train: sp.csr_array) -> Array:
-    """Return each item's rank by the number of users who took it: 1 is the most popular; equals share their mean rank.
+    """Return each item's rank by its number of users: 1 is the most popular; equals share their mean rank.
 
     >>> popularity_ranks(sp.csr_array([[5, 1, 1, 0], [1, 0, 0, 0]]))
     array([1. , 2.5, 2.5, 4. ])
@@ -221,6 +230,6 @@ def popularity_ranks(train: sp.csr_array) -> Array:
 
 
 def popularity_rank(best_items: NDArray[np.intp], ranks: Array) -> Array:
-    """Return the mean popularity rank of what each user is recommended; nan for a user to whom nothing is."""
+    """Return the mean popularity rank of the items recommended to each user; nan if there are none."""
     given = best_items >= 0
     return _ratio(np.where(given, ranks[best_items], 0).sum(axis=1), given.sum(axis=1))

@@ -1,14 +1,14 @@
-"""How probable the held-out counts are to a model that has a law of counts, and whether its probabilities come true.
+"""How probable a model considers the held-out counts, and whether its probabilities are calibrated.
 
-The cells judged are those not in train: the test counts and all the zeros. In each, the count given its intensity
-μ = Σ_k ⟨w_uk⟩⟨h_ik⟩ follows a law of `nbmf.model.likelihood`, the negative binomial one or Poisson's. A model
-of binarized counts is judged on binarized ones.
+The cells evaluated are those not in train: the test counts and all zeros. In each, the count given its intensity
+μ = Σ_k ⟨w_uk⟩⟨h_ik⟩ has a likelihood of `nbmf.model.likelihood`, negative binomial or Poisson. A model of binarized
+counts is evaluated on binarized counts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,16 +18,16 @@ from nbmf.backends.cpu.elementary import exp, log1p
 from nbmf.backends.cpu.kernels import compiled
 from nbmf.data.interactions import Interactions
 from nbmf.estimators.log_prob import check_intensities, log_probabilities, plain
-from nbmf.estimators.ranking import Report, Rows, walk, with_sorted_rows
-from nbmf.evaluation.judged import Judged, law_of, scores_of, take
+from nbmf.estimators.ranking import Rows, walk, with_sorted_rows
+from nbmf.evaluation.evaluate import Judged, Walking, as_interactions, scores_of
 from nbmf.evaluation.resampling import Metric, check_boot, intervals, resampled_ratios
-from nbmf.evaluation.table import Table
-from nbmf.model.likelihood import Concentration, Likelihood
+from nbmf.evaluation.table import Table, as_text
+from nbmf.model.likelihood import Concentration, Likelihood, NegativeBinomial, Poisson
 
 Array = NDArray[np.float64]
 
-PIECE = 512  # cells whose probabilities of 0, 1, 2, … are followed side by side
-MOST_COUNTS = 100  # of a table; e^−700 is 0 to `exp`, and any count so low is as improbable then
+PIECE = 512  # cells whose probabilities of 0, 1, 2, … are computed side by side
+MOST_COUNTS = 100  # of a table; where p(0) < e^−700 underflows to 0, all these counts are about as improbable
 
 
 def log_likelihood(
@@ -38,22 +38,25 @@ def log_likelihood(
     concentration: Concentration | None = None,
     n_boot: int = 1000,
     seed: int = 0,
-    n_threads: int | None = None,
-    report: Report | None = None,
+    **walking: Unpack[Walking],
 ) -> Metric:
     """Return the mean of ln p(y) over all cells that are not in train: the test counts and the zeros.
 
     Parameters
     ----------
-    model, train, test : as for `nbmf.evaluate`
-    concentration : α of the model's law, infinity for Poisson; an array users × 1 or 1 × items of them; None: the
-        model's `concentration_`
-    n_boot, seed, n_threads, report : as for `nbmf.evaluate`
+    model, train, test
+        As for `nbmf.evaluate`.
+    concentration : float or array, optional
+        α of the model's likelihood, infinity for Poisson, or an array users × 1 or 1 × items; by default the model's
+        `concentration_`.
+    n_boot, seed, n_threads, report
+        As for `nbmf.evaluate`.
 
     Returns
     -------
-    Metric : `mean` over the cells, `interval` over resampled users, `per_user` each user's own mean; −∞, and then no
-        interval, if the model holds a test count for impossible (intensity 0)
+    Metric
+        `mean` over the cells, `interval` over resampled users, and each user's own mean in `per_user`. If the model
+        considers a test count impossible (intensity 0) the mean is −∞ and has no interval.
 
     Examples
     --------
@@ -63,9 +66,9 @@ def log_likelihood(
     (-1.102, -1.102)
     """
     check_boot(n_boot)
-    known, held_out, law = _take(model, train, test, concentration)
+    known, held_out, likelihood = _prepare(model, train, test, concentration)
     scores, n_users, n_items = scores_of(model, known), known.n_users, known.n_items
-    total = log_probabilities(law, scores, held_out, known.matrix, n_threads=n_threads, report=report)
+    total = log_probabilities(likelihood, scores, held_out, known.matrix, **walking)
     n_cells = n_items - np.diff(known.matrix.indptr)
     judged = n_cells > 0
     per_user = np.divide(total, n_cells, out=np.full(n_users, np.nan), where=judged)
@@ -78,12 +81,18 @@ def log_likelihood(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Calibration(Table):
-    """How often each count occurs in the cells not in train, and how often the model says it does.
+    """How often each count occurs in the cells not in train, and how often the model predicts it.
 
-    labels : "0", "1", … and at last the tail, "> n_max"
-    observed, predicted : arrays of frequencies, each adding up to 1
-    observed_if_taken, predicted_if_taken : the same among the counts from 1; nan for 0
-    n_users, n_cells : how many were looked at; fewer users than there are if a sample was taken
+    Attributes
+    ----------
+    labels : tuple of str
+        "0", "1", … and finally the tail, "> n_max".
+    observed, predicted : array
+        Frequencies, which add up to 1.
+    observed_if_taken, predicted_if_taken : array
+        The same among the counts from 1; nan for 0.
+    n_users, n_cells : int
+        The users and cells that were counted; fewer than all if users were sampled.
     """
 
     labels: tuple[str, ...]
@@ -95,25 +104,22 @@ class Calibration(Table):
     n_cells: int
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a plain dictionary for each count."""
+        """Return one plain dictionary per count."""
         names = ("observed", "predicted", "observed_if_taken", "predicted_if_taken")
-        columns = [getattr(self, name).tolist() for name in names]
+        columns = zip(*(getattr(self, name).tolist() for name in names), strict=True)
         return [
             {"count": label, **dict(zip(names, row, strict=True))}
-            for label, *row in zip(self.labels, *columns, strict=True)
+            for label, row in zip(self.labels, columns, strict=True)
         ]
 
     def __repr__(self) -> str:
-        """Show a table."""
-        lines = [
-            f"Calibration over {self.n_cells:,} cells of {self.n_users:,} users",
-            f"{'count':>6}  {'observed':>10}  {'predicted':>10}  {'if taken: observed':>19}  {'predicted':>10}",
+        title = f"Calibration over {self.n_cells:,} cells of {self.n_users:,} users"
+        head = ("count", "observed", "predicted", "if taken: observed", "predicted")
+        rows = [
+            [label, *("" if np.isnan(value) else f"{value:.6f}" for value in values)]
+            for label, *values in (row.values() for row in self.rows())
         ]
-        for row in self.rows():
-            label, *figures = row.values()
-            texts = ["" if np.isnan(figure) else f"{figure:.6f}" for figure in figures]
-            lines.append(f"{label:>6}  {texts[0]:>10}  {texts[1]:>10}  {texts[2]:>19}  {texts[3]:>10}".rstrip())
-        return "\n".join(lines)
+        return as_text(title, head, rows)
 
 
 def calibration(
@@ -125,17 +131,20 @@ def calibration(
     concentration: Concentration | None = None,
     max_cells: int = 100_000_000,
     seed: int = 0,
-    n_threads: int | None = None,
-    report: Report | None = None,
+    **walking: Unpack[Walking],
 ) -> Calibration:
     """Return how often the counts 0, 1, …, n_max and above occur in the cells not in train, observed and predicted.
 
     Parameters
     ----------
-    model, train, test, concentration : as for `log_likelihood`; the counts must be whole
-    n_max : largest count with a row of its own, 1 to 100
-    max_cells : with more cells than this, users drawn at random (`seed`) stand for all
-    n_threads, report : as for `nbmf.evaluate`
+    model, train, test, concentration
+        As for `log_likelihood`; the counts must be whole numbers.
+    n_max : int
+        Largest count with a row of its own, 1 to 100.
+    max_cells, seed : int
+        If there are more cells than this, users drawn at random with this seed stand for all.
+    n_threads, report
+        As for `nbmf.evaluate`.
 
     Examples
     --------
@@ -145,17 +154,19 @@ def calibration(
     """
     if not isinstance(n_max, int | np.integer) or not 1 <= n_max <= MOST_COUNTS:
         raise ValueError(f"n_max is {n_max!r}; it must be a whole number from 1 to {MOST_COUNTS}")
-    known, held_out, law = _take(model, train, test, concentration)
+    known, held_out, likelihood = _prepare(model, train, test, concentration)
     if np.any(held_out.data % 1):
-        raise ValueError(f"test has the count {held_out.data[held_out.data % 1 != 0][0]}; only whole ones have a table")
+        raise ValueError(
+            f"test has the count {held_out.data[held_out.data % 1 != 0][0]}; only whole numbers can be tabulated"
+        )
     scores, n_users = scores_of(model, known), known.n_users
     size = min(n_users, max(1, int(max_cells) // max(known.n_items, 1)))
     rows = np.sort(np.random.RandomState(seed).choice(n_users, size, replace=False))
-    expected = Frequencies(law, known.matrix, size, int(n_max))
-    walk(scores, rows, [expected], n_threads=n_threads, report=report)
+    expected = Frequencies(likelihood, known.matrix, size, int(n_max))
+    walk(scores, rows, [expected], **walking)
     n_cells = int(known.n_items * size - np.diff(known.matrix.indptr)[rows].sum())
     if not n_cells:
-        raise ValueError("every cell is in train; there is nothing to judge")
+        raise ValueError("every cell is in train; there is nothing to evaluate")
     counts = np.minimum(held_out[rows].data, n_max + 1).astype(np.int64)
     observed = np.bincount(counts, minlength=n_max + 2) / n_cells
     observed[0] = 1 - len(counts) / n_cells
@@ -170,29 +181,40 @@ def _if_taken(frequency: Array) -> Array:
     return np.concatenate(([np.nan], frequency[1:] / taken if taken > 0 else np.full(len(frequency) - 1, np.nan)))
 
 
-def _take(
+def _prepare(
     model: Judged, train: Any, test: Any, concentration: Concentration | None
 ) -> tuple[Interactions, sp.csr_array, Likelihood]:
-    """Return train, the test counts outside train (of ones, for a model of binarized counts), and the model's law."""
-    known, held_out = take(train, test)
-    law = law_of(model, concentration)
+    """Return train, the test counts outside train (binarized for a model of binarized counts), and the likelihood."""
+    known, held_out = as_interactions(train, test)
+    likelihood = _likelihood_of(model, concentration)
     if getattr(model, "binarize", False):
         held_out = held_out.binarize()
     seen = sp.csr_array((np.ones(known.nnz, bool), known.matrix.indices, known.matrix.indptr), shape=known.matrix.shape)
     counts = sp.csr_array(held_out.matrix - held_out.matrix * seen)
     counts.eliminate_zeros()
-    return known, with_sorted_rows(counts), law
+    return known, with_sorted_rows(counts), likelihood
+
+
+def _likelihood_of(model: Judged, concentration: Concentration | None) -> Likelihood:
+    """Return the model's likelihood, that of its `concentration_` unless another is given."""
+    α = getattr(model, "concentration_", None) if concentration is None else concentration
+    if α is None:
+        raise TypeError(
+            f"{type(model).__name__} has no concentration_, so its likelihood is unknown; "
+            "give concentration=…, a positive number, or infinity for Poisson"
+        )
+    return Poisson() if np.ndim(α) == 0 and α == np.inf else NegativeBinomial(α)
 
 
 class Frequencies:
-    """A visit that sums, over each user's cells not in train, the probabilities of the counts 0 to n_max."""
+    """A visit that sums the probabilities of the counts 0 to n_max over each user's cells not in train."""
 
-    def __init__(self, law: Likelihood, train: sp.csr_array, n_users: int, n_max: int) -> None:
-        """Prepare for the users of a walk."""
-        self.concentration, self.train, self.totals = law.concentration, train, np.zeros((n_users, n_max + 1))
+    def __init__(self, likelihood: Likelihood, train: sp.csr_array, n_users: int, n_max: int) -> None:
+        self.concentration, self.train = likelihood.concentration, train
+        self.totals = np.zeros((n_users, n_max + 1))
 
     def __call__(self, start: int, rows: Rows, left: int, scores: NDArray[Any]) -> None:
-        """Take in the whole rows of scores of some users."""
+        """Add the rows of scores of some users."""
         check_intensities(scores)
         totals = self.totals[start : start + len(rows)]
         if isinstance(self.concentration, np.ndarray):
@@ -226,7 +248,7 @@ def _follow(intensity, concentration, sign, probability, ratio, totals):  # type
 
 @compiled
 def sum_probabilities(scores, n_items, rows, indptr, indices, concentration, totals):  # type: ignore[no-untyped-def]
-    """For each user, Σ p(count | μ) over all cells but those of the csr matrix, for the counts 0, 1, …"""
+    """Add, for each user, Σ p(count | μ) over all cells except those of the csr matrix, for the counts 0, 1, …"""
     probability, ratio = np.empty(PIECE), np.empty(PIECE)
     for n in range(len(rows)):
         row = scores[n][:n_items]

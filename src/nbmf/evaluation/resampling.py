@@ -1,4 +1,4 @@
-"""How sure a mean over users is: percentile bootstrap, users drawn with replacement."""
+"""Intervals of means over users: the percentile bootstrap, with users drawn with replacement."""
 
 from __future__ import annotations
 
@@ -10,18 +10,24 @@ from threadpoolctl import threadpool_limits
 
 Array = NDArray[np.float64]
 
-BLOCK_CELLS = 4_000_000  # resamples × users held at a time
+BLOCK_CELLS = 4_000_000  # resamples × users in memory at a time
 LEVEL = 0.95
 
 
 @dataclass(frozen=True, eq=False)
 class Metric:
-    """One number for a model, and how sure it is.
+    """A number that describes a model, with its interval.
 
-    mean : over the users who have one, or for a likelihood over the cells
-    interval : lowest and highest of the middle 95 % of the means of resampled users
-    per_user : array of n_users numbers; nan for users left out of this metric
-    n_users : how many were not left out
+    Attributes
+    ----------
+    mean : float
+        Mean over the users who have a value, or for a likelihood over the cells.
+    interval : tuple of float
+        Ends of the middle 95 % of the means of resampled users.
+    per_user : array
+        The value of each user; nan for users without one.
+    n_users : int
+        Number of users with a value.
     """
 
     mean: float
@@ -31,12 +37,10 @@ class Metric:
 
 
 def resampled_ratios(numerators: Array, denominators: Array, n_boot: int, seed: int) -> Array:
-    """Return Σ numerators / Σ denominators over users drawn with replacement, n_boot times.
+    """Return Σ numerators / Σ denominators, both users × metrics, over users drawn with replacement, n_boot times.
 
-    numerators, denominators : arrays users × metrics
-
-    One seed and one number of users give the same draws, so that two calls can be compared draw by draw. They come from
-    NumPy's legacy generator, whose stream is frozen.
+    The draws depend only on the seed and the number of users, so that the draws of two calls can be paired. They come
+    from NumPy's legacy generator, whose stream is frozen.
     """
     n_users, n_metrics = numerators.shape
     both = np.concatenate((numerators, denominators), axis=1)
@@ -50,20 +54,18 @@ def resampled_ratios(numerators: Array, denominators: Array, n_boot: int, seed: 
                 row[:] = np.bincount(rng.randint(n_users, size=n_users), minlength=n_users)
             np.matmul(block, both, out=sums[start : start + len(block)])
     with np.errstate(invalid="ignore"):
-        ratios: Array = (
-            sums[:, :n_metrics] / sums[:, n_metrics:]
-        )  # 0/0, nan, where a draw met nobody who has the metric
-    return ratios
+        # 0/0 is nan: no user of the draw has the metric
+        return np.asarray(sums[:, :n_metrics] / sums[:, n_metrics:])
 
 
 def resampled_means(values: Array, n_boot: int, seed: int) -> Array:
-    """Return the means of resampled users, n_boot × metrics; a nan among the values (users × metrics) is left out."""
+    """Return the means of resampled users, n_boot × metrics; nans among the values (users × metrics) are left out."""
     present = ~np.isnan(values)
     return resampled_ratios(np.where(present, values, 0.0), present.astype(np.float64), n_boot, seed)
 
 
 def intervals(means: Array) -> list[tuple[float, float]]:
-    """Return the middle 95 % of each column; (nan, nan) where there is nothing."""
+    """Return the middle 95 % of each column; (nan, nan) for a column of nans."""
     found = []
     for column in means.T:
         known = column[~np.isnan(column)]
@@ -73,7 +75,7 @@ def intervals(means: Array) -> list[tuple[float, float]]:
 
 
 def summaries(values: Array, rows: NDArray[np.intp], n_users: int, n_boot: int, seed: int) -> list[Metric]:
-    """Return each column's mean and interval; `rows` says whose values these are among n_users users."""
+    """Return each column's mean and interval; `rows` are the positions of its values among n_users users."""
     found = []
     bounds = intervals(resampled_means(values, n_boot, seed))
     for column, interval in zip(values.T, bounds, strict=True):
@@ -86,6 +88,6 @@ def summaries(values: Array, rows: NDArray[np.intp], n_users: int, n_boot: int, 
 
 
 def check_boot(n_boot: int) -> None:
-    """Raise ValueError unless there is something to take a percentile of."""
+    """Raise ValueError unless n_boot is a whole number from 1."""
     if not isinstance(n_boot, int | np.integer) or n_boot < 1:
         raise ValueError(f"n_boot is {n_boot!r}; it must be a whole number from 1")

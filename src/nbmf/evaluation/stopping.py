@@ -1,4 +1,4 @@
-"""When to stop a fit: held-out data may be predicted worse long before the objective has settled."""
+"""When to stop a fit: held-out counts may be predicted worse long before the objective has converged."""
 
 from __future__ import annotations
 
@@ -14,21 +14,28 @@ _METRIC = re.compile(r"log_likelihood|ndcg_(?:(counts)|at_least_(\d+))|(?:ndcg_c
 
 
 class EarlyStopping:
-    """Ends a fit when held-out counts have not been predicted better for a while, and keeps the best sweep's factors.
+    """Ends a fit when held-out counts are no longer predicted better, and keeps the factors of the best sweep.
 
     Parameters
     ----------
-    train, test : as for `nbmf.evaluate`; train is what is fitted
-    metric : "ndcg_counts", "ndcg_at_least_s", "ndcg_counts_at_k", "recall_at_k", "precision_at_k" or "map_at_k" of
-        `nbmf.evaluate`, or "log_likelihood"
-    patience : so many looks in a row without a new best end the fit
-    every : sweeps between looks; the last sweep is looked at in any case
-    n_threads : None for one a core
+    train, test : Interactions or matrix
+        As for `nbmf.evaluate`; train is what is fitted.
+    metric : str
+        "ndcg_counts", "ndcg_at_least_s", "ndcg_counts_at_k", "recall_at_k", "precision_at_k" or "map_at_k" of
+        `nbmf.evaluate`, or "log_likelihood".
+    patience : int
+        Number of evaluations without a new best that end the fit.
+    every : int
+        Sweeps between evaluations; the last sweep is always evaluated.
+    n_threads : int, optional
+        Number of threads, all cores by default.
 
     Attributes
     ----------
-    history : list of (sweep, value of the metric), one for each look of the last fit
-    best : the snapshot of the best look, the first of equals; None before the first
+    history : list of (int, float)
+        Sweep and value of the metric for each evaluation of the last fit.
+    best : Snapshot or None
+        Snapshot of the best evaluation, the first of equals; None before the first.
 
     Examples
     --------
@@ -50,7 +57,6 @@ class EarlyStopping:
         every: int = 5,
         n_threads: int | None = None,
     ) -> None:
-        """Check what can be checked before a fit."""
         parts = _METRIC.fullmatch(metric)
         if parts is None:
             raise ValueError(
@@ -69,21 +75,21 @@ class EarlyStopping:
         self.best: Snapshot | None = None
 
     def __call__(self, snapshot: Snapshot) -> bool:
-        """Look at every so many sweeps; True: it has not become better for too long."""
+        """Evaluate every so many sweeps; True ends the fit."""
         if snapshot.sweep == 1:  # a new fit
             self.history, self.best = [], None
         if snapshot.sweep % self.every == 0:
-            self._look(snapshot)
+            self._evaluate(snapshot)
         values = [value for _, value in self.history]
         return len(values) > self.patience and max(values[: -self.patience]) >= max(values[-self.patience :])
 
     def choose(self, last: Snapshot) -> Snapshot:
-        """Return the best snapshot, after a look at the last."""
+        """Return the best snapshot, after evaluating the last one."""
         if not self.history or self.history[-1][0] != last.sweep:
-            self._look(last)
+            self._evaluate(last)
         return self.best or last
 
-    def _look(self, snapshot: Snapshot) -> None:
+    def _evaluate(self, snapshot: Snapshot) -> None:
         value = self._value(snapshot)
         if not self.history or value > max(value for _, value in self.history):
             self.best = snapshot

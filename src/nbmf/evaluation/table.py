@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
 class Table(ABC):
-    """Anything with rows."""
+    """Base class of results that have rows."""
 
     @abstractmethod
     def rows(self) -> list[dict[str, Any]]:
-        """Return a plain dictionary for each row."""
+        """Return one plain dictionary per row."""
 
     def to_pandas(self) -> Any:
         """Return the rows as a pandas data frame."""
         import pandas as pd  # noqa: PLC0415 (optional)
 
         return pd.DataFrame(self.rows())
+
+
+def as_text(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table as text, its first column aligned to the left and the others to the right.
+
+    >>> as_text("Metrics", ("", "mean"), [("ndcg", "0.3"), ("recall", "0.25")]).splitlines()
+    ['Metrics', '        mean', 'ndcg     0.3', 'recall  0.25']
+    """
+    lines = [head, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    texts = (
+        "  ".join(
+            f"{cell:>{width}}" if n else f"{cell:<{width}}"
+            for n, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    )
+    return "\n".join([title, *(text.rstrip() for text in texts)])

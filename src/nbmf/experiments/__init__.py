@@ -1,1 +1,1 @@
-"""The paper's §5 on any counts: a grid of runs → rows on disk → claims and pictures → a report."""
+"""Experiments: the paper's §5 on any counts, and models tuned and compared with the same budget."""

@@ -1,4 +1,4 @@
-"""The picture of one user as numbers: how exposed to what was taken, and the scores of all the rest (§5.2)."""
+"""One user in numbers (§5.2): the exposure of each item the user has, and the scores of all other items."""
 
 from __future__ import annotations
 
@@ -8,22 +8,27 @@ from typing import Any
 
 import numpy as np
 
-from nbmf.estimators.factorization import Factorization
-from nbmf.experiments.grid import Job
-from nbmf.experiments.results import Results
-from nbmf.experiments.rows import write_whole
+from nbmf.estimators.nbmf import NBMF
+from nbmf.experiments.baselines import BASELINES
+from nbmf.experiments.paper import Results
+from nbmf.experiments.pool import available_cores
+from nbmf.experiments.store import Job, write_whole
 from nbmf.experiments.study import Study
 
-N_NAMED = 12  # of the best unseen items, more than a picture names
+N_NAMED = 12  # of the best unseen items; more than a figure names
 
 
 @dataclass(frozen=True)
 class Portrait:
-    """One user, by one fitted NBMF.
+    """One user according to one fitted NBMF.
 
-    taken, count, exposure : names of the items in train, y and ⟨a⟩ of each, largest count first
-    unseen, score, held_out : of the items not in train, best first: names (of the first few), Σ_k ⟨w⟩⟨h⟩ of all, and
-        whether the item is in test, that is taken after all
+    Attributes
+    ----------
+    taken, count, exposure : list
+        Names of the user's items in train, y and ⟨a⟩ of each, largest count first.
+    unseen, score, held_out : list
+        The items not in train, best first: names (of the first few), Σ_k ⟨w⟩⟨h⟩ of all, and whether the item is in
+        test.
     """
 
     user: str
@@ -37,10 +42,10 @@ class Portrait:
     held_out: list[bool]
 
 
-def portray(study: Study, model: Factorization, user: Any = None) -> Portrait:
-    """Return the portrait of a user, by a model fitted to `study.train`.
+def portray(study: Study, model: Any, user: Any = None) -> Portrait:
+    """Return the portrait of a user by an NBMF fitted to `study.train`.
 
-    user : an id; None takes, of the users with a middling number of items, the one with the most different counts
+    By default the user is, among those with a middling number of items, the one with the most different counts.
     """
     row = row_of(study, user)
     labels, named = study.labels(), study.data.users.tolist()[row]
@@ -63,36 +68,36 @@ def portray(study: Study, model: Factorization, user: Any = None) -> Portrait:
 
 
 def kept_portrait(results: Results, user: Any = None) -> Portrait | None:
-    """Return the portrait by the best of the NBMF fits, made once and kept in the folder; None without NBMF.
+    """Return the portrait by the best NBMF fit, which is kept in the folder; None without NBMF.
 
-    The fit is made anew from its seed: the same bits, and no factors need be kept.
+    The fit is repeated from its seed, which gives the same bits, so that no factors need to be stored.
     """
     if "nbmf" not in results.grid.models:
         return None
     job = best_fit(results)
-    wanted = {"run": str(job), "asked for": None if user is None else str(user)}
-    path = results.folder.path / "portrait.json"
+    wanted = {"fit": job.name, "asked for": None if user is None else str(user)}
+    path = results.store.folder / "portrait.json"
     if path.exists():
         stored = json.loads(path.read_text(encoding="utf-8"))
         if all(stored.get(name) == value for name, value in wanted.items()):
             return Portrait(**stored["portrait"])
-    row_of(results.study, user)  # an unknown user is told before the fit
-    model = results.grid.estimator(job).fit(results.study.train)
+    row_of(results.study, user)  # raises for an unknown user before the fit
+    model = BASELINES[job.model].fit(results.study.train, job.seed, available_cores(), **job.settings)
+    assert isinstance(model, NBMF)
     if not model.converged_ and model.n_iter_ < results.grid.max_iter:
-        raise KeyboardInterrupt  # the fit was cut short; nobody wants its portrait
+        raise KeyboardInterrupt  # Ctrl-C cut the fit short
     portrait = portray(results.study, model, user)
     write_whole(path, json.dumps({**wanted, "portrait": asdict(portrait)}, indent=1, ensure_ascii=False) + "\n")
     return portrait
 
 
 def best_fit(results: Results) -> Job:
-    """Return the NBMF run of highest objective among those with the best number of components by rel_A."""
-    rows = results.starts(results.best("nbmf"))
-    return max(rows, key=lambda row: row.objective).job
+    """Return the NBMF fit with the highest objective at the best number of components by rel_A."""
+    return max(results.rows[results.best("nbmf")], key=lambda row: row.convergence["objective"]).job
 
 
 def row_of(study: Study, user: Any = None) -> int:
-    """Return the row of a user given by id, as it is or as it is written; None chooses one, as in `portray`."""
+    """Return the row of a user given by id, as a value or as text; None chooses one as `portray` does."""
     if user is None:
         return _most_different_counts(study)
     ids = study.data.users.tolist()
@@ -103,9 +108,8 @@ def row_of(study: Study, user: Any = None) -> int:
 
 
 def _most_different_counts(study: Study) -> int:
-    """Return the user with the most different counts among those with a middling number of items."""
     matrix = study.train.matrix
-    n_taken = np.diff(matrix.indptr)
-    low, high = np.quantile(n_taken, (0.25, 0.75))
-    middling = np.flatnonzero((n_taken >= low) & (n_taken <= high))
+    n_items = np.diff(matrix.indptr)
+    low, high = np.quantile(n_items, (0.25, 0.75))
+    middling = np.flatnonzero((n_items >= low) & (n_items <= high))
     return int(max(middling, key=lambda row: len(np.unique(matrix.data[matrix.indptr[row] : matrix.indptr[row + 1]]))))

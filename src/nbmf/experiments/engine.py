@@ -1,0 +1,203 @@
+"""The engine of all experiments: jobs → worker processes → rows in a `Store` → `Starts` to compare.
+
+Each row is stored as soon as its fit has been evaluated, and a job that has a row is not run again: an interrupted
+experiment resumes where it stopped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from nbmf.data.datasets import simulate
+from nbmf.data.interactions import Interactions
+from nbmf.evaluation import Comparison, Evaluation, Metric, compare, evaluate
+from nbmf.evaluation.evaluate import Judged, fingerprint
+from nbmf.experiments.baselines import BASELINES
+from nbmf.experiments.pool import attempt, available_cores
+from nbmf.experiments.store import Job, Row, Store, packed
+from nbmf.inference.progress import Stopwatch
+
+REPEATS, REPEATS_WITHIN = 5, 5.0  # a short fit is timed up to 5 times, within 5 seconds
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Event(NamedTuple):
+    """Progress of an experiment."""
+
+    row: Row | None  # of the job that has just ended; None when jobs were skipped
+    n_done: int  # including jobs of earlier runs
+    n_jobs: int
+    share: float  # of this run's work that is done, estimated from the jobs' costs
+
+
+Report = Callable[[Event], None]
+Fit = Callable[[Interactions], Judged]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all jobs of a batch have in common."""
+
+    train: Interactions
+    test: Interactions
+    relevance: tuple[str | int, ...]
+    cutoffs: tuple[int, ...]
+    metrics: tuple[str, ...]  # the metrics to store
+    measure: Callable[[Fit, Interactions], tuple[Judged, float, float]]  # `timed` or `measured`
+    keeps_values: bool = True  # whether the metrics are also stored for each user
+    n_threads: int = 1  # per job
+
+
+@dataclass
+class Engine:
+    """Runs batches of jobs, stores their rows and reports progress."""
+
+    store: Store  # jobs that have a row here are skipped
+    n_jobs: int  # of all batches
+    cost: float  # of all batches' jobs
+    report: Report  # called before the first job and after each
+    limit_s: float | None = None  # time limit per job
+    keeps_failures: bool = False  # store a failed job as a row that says why, instead of raising its error
+    n_done: int = 0
+    paid: float = 0.0  # cost of the jobs run so far
+
+    def run(self, task: Task, jobs: Sequence[Job], n_workers: int) -> None:
+        """Run the jobs that have no row yet, `n_workers` at a time."""
+        left = self._skip_done(jobs)
+        n_workers = max(1, min(n_workers, len(left)))
+        self._attempt(replace(task, n_threads=max(1, available_cores() // n_workers)), left, n_workers)
+
+    def run_alone(self, task: Task, jobs: Sequence[Job]) -> None:
+        """Run each job that has no row yet in a fresh process with all cores, where its costs can be measured."""
+        for job in self._skip_done(jobs):
+            self._attempt(replace(task, n_threads=available_cores()), [job], 1)
+
+    def skip(self, jobs: Sequence[Job]) -> None:
+        """Count jobs as done that are not run."""
+        self.n_done += len(jobs)
+        self.cost -= sum(job.cost for job in jobs)
+        if jobs or not self.n_done:
+            self._tell(None)
+
+    def _skip_done(self, jobs: Sequence[Job]) -> list[Job]:
+        left = self.store.missing(jobs)
+        self.skip([job for job in jobs if job not in left])
+        return left
+
+    def _attempt(self, task: Task, jobs: Sequence[Job], n_workers: int) -> None:
+        with closing(attempt(run_job, task, jobs, n_workers, limit_s=self.limit_s)) as outcomes:
+            for job, result, error in outcomes:
+                if error is not None and not self.keeps_failures:
+                    raise error
+                row, per_user = result if error is None else (_failed(job, error), None)
+                self.store.add(row, per_user)
+                self.n_done += 1
+                self.paid += job.cost
+                self._tell(row)
+
+    def _tell(self, row: Row | None) -> None:
+        self.report(Event(row, self.n_done, self.n_jobs, min(1.0, self.paid / self.cost) if self.cost > 0 else 1.0))
+
+
+def _failed(job: Job, error: Exception) -> Row:
+    return Row(job, problem=" ".join(f"{type(error).__name__}: {error}".split()))
+
+
+def run_job(task: Task, job: Job) -> tuple[Row, bytes | None]:
+    """Fit and evaluate one model; return its row and its packed per-user values."""
+    fit = partial(BASELINES[job.model].fit, seed=job.seed, n_threads=task.n_threads, **job.settings)
+    model, seconds, megabytes = task.measure(fit, task.train)
+    data = (task.train, task.test)
+    found = evaluate(model, *data, task.relevance, at=task.cutoffs, n_boot=1, n_threads=task.n_threads)
+    means = {name: found[name].mean for name in task.metrics}
+    per_user = packed({name: found[name].per_user for name in task.metrics}) if task.keeps_values else None
+    return Row(job, seconds, megabytes, "", _convergence(model), means), per_user
+
+
+def _convergence(model: Any) -> dict[str, Any]:
+    if not hasattr(model, "converged_"):
+        return {}
+    ended = {"sweeps": int(model.n_iter_), "converged": bool(model.converged_)}
+    return {**ended, "objective": float(model.objective_[-1]), "exposure": getattr(model, "exposure_", "")}
+
+
+def timed(fit: Fit, train: Interactions) -> tuple[Judged, float, float]:
+    """Return the fitted model, its seconds, and nan for its memory."""
+    watch = Stopwatch()
+    return fit(train), watch.seconds, math.nan
+
+
+def measured(fit: Fit, train: Interactions) -> tuple[Judged, float, float]:
+    """Return the fitted model, its seconds (of a short fit the median of several) and its megabytes."""
+    with suppress(Exception):  # an error that is not due to the tiny data is raised below
+        fit(simulate(60, 50, n_components=3, mean_count=0.5, seed=0))  # imports and compilation are not part of a fit
+    before = peak_memory(reset=True)
+    model, *seconds = timed(fit, train)[:2]
+    megabytes = peak_memory() - before
+    while len(seconds) < REPEATS and sum(seconds) < REPEATS_WITHIN:
+        seconds.append(timed(fit, train)[1])
+    return model, float(np.median(seconds)), megabytes
+
+
+def peak_memory(*, reset: bool = False) -> float:
+    """Return this process's peak memory in megabytes; `reset` sets the peak to the memory now in use."""
+    try:
+        if reset:
+            Path("/proc/self/clear_refs").write_text("5")
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:  # not Linux
+        return math.nan
+    name = "VmRSS:" if reset else "VmHWM:"
+    return next(float(line.split()[1]) for line in lines if line.startswith(name)) * 1024 / 1e6
+
+
+class Level(NamedTuple):
+    """Mean of a metric over random starts, and its standard deviation between them (nan for a single start)."""
+
+    mean: float
+    sd: float
+
+
+class Starts(Generic[Key]):
+    """The stored fits of several models, each from one or more random starts: `rows` by model."""
+
+    def __init__(
+        self, store: Store, rows: Mapping[Key, Sequence[Row]], train: Interactions, test: Interactions
+    ) -> None:
+        self.store, self.rows, self.test, self.mark = store, rows, test, fingerprint(train, test)
+        self._evaluations: dict[Key, list[Evaluation]] = {}
+
+    def level(self, key: Key, metric: str = "ndcg_counts") -> Level:
+        """Return the mean over the starts of a model, and how much they differ."""
+        values = [row.means[metric] for row in self.rows[key]]
+        return Level(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else math.nan)
+
+    def seconds(self, key: Key) -> float:
+        """Return the median time of a fit."""
+        return float(np.median([row.seconds for row in self.rows[key]]))
+
+    def compare(self, keys: Sequence[Key], metric: str, baseline: Key | None = None) -> Comparison:
+        """Compare models user by user, each averaged over its starts."""
+        for key in keys:
+            if key not in self._evaluations:
+                self._evaluations[key] = [self._evaluation(row) for row in self.rows[key]]
+        found: dict[str, Evaluation | Sequence[Evaluation]] = {str(key): self._evaluations[key] for key in keys}
+        return compare(found, metric, baseline=None if baseline is None else str(baseline))
+
+    def _evaluation(self, row: Row) -> Evaluation:
+        """Return what `nbmf.evaluate` found, without intervals."""
+        metrics = {
+            name: Metric(row.means[name], (math.nan, math.nan), values, int(np.count_nonzero(~np.isnan(values))))
+            for name, values in self.store.per_user(row.job.name).items()
+        }
+        n_tested = int(np.count_nonzero(np.diff(self.test.matrix.indptr)))
+        return Evaluation(metrics, self.test.users, n_tested, self.test.n_users - n_tested, self.mark)

@@ -1,0 +1,54 @@
+"""Figures that can be read, and are the same bytes every time."""
+
+from dataclasses import replace
+
+import pytest
+
+from nbmf.experiments import figures
+from nbmf.experiments.figures import all_pictures
+from nbmf.experiments.portrait import kept_portrait
+from nbmf.experiments.study import open_study
+from small_study import as_in_the_paper, constructed, write_plays
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    return open_study(write_plays(tmp_path_factory.mktemp("plays")))
+
+
+@pytest.fixture(scope="module")
+def results(study, tmp_path_factory):
+    return constructed(study, tmp_path_factory.mktemp("results"), as_in_the_paper)
+
+
+def test_pictures_are_files_with_readable_words(results, tmp_path):
+    portrait = kept_portrait(results)
+    drawn = all_pictures(results, replace(portrait, taken=[name * 6 for name in portrait.taken]))
+    assert len(drawn) == 6
+    for picture in drawn:
+        made = []
+        replace(picture, draw=lambda picture=picture, made=made: made.append(picture.draw()) or made[0]).save(tmp_path)
+        words = [text for text in made[0].findobj(lambda artist: hasattr(artist, "get_fontsize")) if text.get_text()]
+        assert len(words) > 5
+        assert min(text.get_fontsize() for text in words) >= 6.5
+        inked, (width, height) = made[0].get_tightbbox(), made[0].get_size_inches()
+        assert min(inked.x0, inked.y0, width - inked.x1, height - inked.y1) >= 0, picture.name
+        assert (tmp_path / f"{picture.name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (tmp_path / f"{picture.name}.pdf").read_bytes().startswith(b"%PDF")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    drawn[0].save(tmp_path)
+    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+
+def test_lines_differ_by_more_than_colour():
+    for looks in (list(figures.LOOKS.values()), list(figures._CURVES)):
+        for part in zip(*looks, strict=True):
+            assert len(set(part)) == len(looks)
+
+
+def test_the_histogram_is_the_share_of_counts_that_large(results):
+    (histogram,) = [picture for picture in all_pictures(results, None) if picture.name == "histogram"]
+    line = histogram.draw().axes[0].lines[0]
+    for y, share in zip(*line.get_data(), strict=True):
+        assert share == pytest.approx(results.study.share_at_least(y))
+    assert line.get_drawstyle() == "steps-pre"  # the share is that of all y above the smaller count

@@ -1,0 +1,53 @@
+"""Worker processes: errors are raised or reported, and time limits hold."""
+
+import operator
+import signal
+import sys
+import time
+
+import pytest
+
+from nbmf.experiments.pool import LostWorkerError, OvertimeError, attempt
+
+
+def test_outcomes_are_those_of_the_work():
+    assert sorted(outcome.result for outcome in attempt(operator.pow, 2, [1, 2, 3], 2)) == [2, 4, 8]
+    assert list(attempt(operator.pow, 2, [], 2)) == []
+    (failed,) = attempt(operator.truediv, 1, [0], 1)
+    assert isinstance(failed.error, ZeroDivisionError)
+    assert failed.error.__notes__ == ["in the process of 0"]
+    (lost,) = attempt(operator.call, signal.raise_signal, [signal.SIGKILL], 1)
+    assert isinstance(lost.error, LostWorkerError)
+    assert "died" in str(lost.error)
+    (left,) = attempt(operator.call, sys.exit, [3], 1)
+    assert isinstance(left.error, LostWorkerError)
+
+
+@pytest.mark.alone
+def test_a_job_ends_when_its_time_is_over():
+    """The others go on."""
+    watch = time.monotonic()
+    outcomes = {o.job: o for o in attempt(operator.call, time.sleep, [60, 0, 0.01], 1, limit_s=1.5)}
+    assert time.monotonic() - watch < 30
+    assert isinstance(outcomes[60].error, OvertimeError)
+    assert str(outcomes[60].error) == "took longer than 1.5 s"
+    assert outcomes[0].error is None
+    assert outcomes[0.01].error is None
+
+
+def test_a_time_out_of_the_work_itself_is_its_own(monkeypatch):
+    (failed,) = attempt(operator.call, raise_timeout, [0], 1, limit_s=60)
+    assert isinstance(failed.error, TimeoutError)
+    assert not isinstance(failed.error, OvertimeError)
+
+
+def raise_timeout(job):
+    raise TimeoutError("no answer")
+
+
+def test_processes_end_with_the_iterator():
+    outcomes = attempt(operator.call, time.sleep, [0, 600, 600], 2)
+    assert next(outcomes).error is None
+    watch = time.monotonic()
+    outcomes.close()
+    assert time.monotonic() - watch < 20
