@@ -157,8 +157,8 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
             Expected counts; expected targets for NBSLIM.
         """
         if items is None:
-            return self._fit.totals_of(self._rows(users), self._resources)
-        return self._fit.expected(*self._fit.pairs(users, items))
+            return self._fit.scores_of(self._rows(users), self._resources).totals()
+        return self._fit.scores().pairs(*self._fit.pairs(users, items))
 
     def explain(self, user: Any, item: Any) -> Explanation:
         """Return what each item the user has contributes to the user's score for an item.

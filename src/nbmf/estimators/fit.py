@@ -29,8 +29,6 @@ from nbmf.model.ties import Ties
 
 Array = NDArray[np.floating[Any]]
 
-BLOCK_CELLS = 4_000_000  # products held at a time
-
 
 class NewRows(NamedTuple):
     """Users who were not fitted.
@@ -121,18 +119,6 @@ class FitResult(ABC):
         """Return the scores of new users for all items."""
 
     @abstractmethod
-    def expected(self, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Array:
-        """Return the scores of pairs of fitted users and items."""
-
-    @abstractmethod
-    def expected_of(self, rows: NewRows, columns: NDArray[np.intp], resources: Resources) -> Array:
-        """Return the scores of one new user for some items."""
-
-    @abstractmethod
-    def totals_of(self, rows: NewRows, resources: Resources) -> Array:
-        """Return the sum of each new user's scores over all items."""
-
-    @abstractmethod
     def likelihood_of(self, rows: NDArray[np.intp] | None, columns: NDArray[np.intp]) -> Likelihood:
         """Return the likelihood of new counts of pairs; of a new user where `rows` is None."""
 
@@ -140,18 +126,9 @@ class FitResult(ABC):
     def reasons(
         self, row: int | None, taken: sp.csr_array, columns: NDArray[Any], column: int, resources: Resources
     ) -> Reasons:
-        """Split the score of one user for one item.
+        """Split the score of one user for item `column` among the items `columns`, whose counts are in `taken`.
 
-        Parameters
-        ----------
-        row : int or None
-            A fitted user, or None for a new one.
-        taken : csr_array
-            The user's counts, one row.
-        columns : array
-            Items of `taken` that share the score, in the order of the contributions.
-        column : int
-            The item whose score is split.
+        A new user has no row.
         """
 
     @abstractmethod
@@ -235,19 +212,6 @@ class FactorFit(FitResult):
     def scores_of(self, rows: NewRows, resources: Resources) -> FactorScores:
         """Return the products of the new users' factors with the items'."""
         return FactorScores(self.factors_of(rows, resources).mean, self.item_posterior.mean)
-
-    def expected(self, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Array:
-        """Return Σ_k ⟨w_uk⟩⟨h_ik⟩ of pairs: Eq. (score)."""
-        return dots(self.user_posterior.mean, self.item_posterior.mean, rows, columns)
-
-    def expected_of(self, rows: NewRows, columns: NDArray[np.intp], resources: Resources) -> Array:
-        """Return the scores of one new user for some items."""
-        users = self.factors_of(rows, resources).mean
-        return dots(users, self.item_posterior.mean, np.zeros(len(columns), np.intp), columns)
-
-    def totals_of(self, rows: NewRows, resources: Resources) -> Array:
-        """Return the sum of each new user's scores over all items."""
-        return np.asarray(self.factors_of(rows, resources).mean @ self.item_posterior.mean.T.sum(axis=1))
 
     def likelihood_of(self, rows: NDArray[np.intp] | None, columns: NDArray[np.intp]) -> Likelihood:
         """Return the likelihood of new counts of pairs; of a new user where `rows` is None."""
@@ -343,14 +307,6 @@ def check_at_least_one(n: Any) -> None:
     """Refuse to look for no items or users."""
     if not isinstance(n, Integral) or n < 1:
         raise ValueError(f"n is {n!r}; ask for at least 1")
-
-
-def dots(W: NDArray[Any], H: NDArray[Any], rows: NDArray[np.intp], columns: NDArray[np.intp]) -> NDArray[Any]:
-    """Return Σ_k W[row, k] H[column, k] for pairs of rows and columns, in blocks of them."""
-    step = max(1, BLOCK_CELLS // W.shape[1])
-    blocks = [slice(start, start + step) for start in range(0, len(rows), step)]
-    found = [np.sum(W[rows[block]] * H[columns[block]], axis=1) for block in blocks]
-    return np.concatenate(found) if found else np.empty(0, W.dtype)
 
 
 def nearest(rows: Array, others: Array, place: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:

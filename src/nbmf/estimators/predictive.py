@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from nbmf.data.interactions import Ids, canonical, formed
-from nbmf.estimators.fit import FactorFit, FitResult, NewRows, dots
+from nbmf.estimators.fit import FactorFit, FitResult, NewRows
 from nbmf.estimators.fold_in import Resources
 from nbmf.estimators.log_prob import log_probabilities
 from nbmf.estimators.ranking import FactorScores
@@ -121,7 +121,7 @@ def predictive(fit: FitResult, users: ArrayLike, items: ArrayLike) -> Predictive
     """Return the distribution of new counts of pairs, at the means of the factors."""
     rows, columns = fit.pairs(users, items)
     likelihood = fit.likelihood_of(rows, columns)
-    μ = fit.expected(rows, columns).astype(np.float64)[None, :]
+    μ = fit.scores().pairs(rows, columns).astype(np.float64)[None, :]
     return Predictive(fit.users[rows], fit.items[columns], μ, likelihood)
 
 
@@ -136,7 +136,7 @@ def predictive_drawn(fit: FactorFit, users: ArrayLike, items: ArrayLike, n_draws
     draw_users, draw_items = fit.user_posterior.sampler(few_users), fit.item_posterior.sampler(few_items)
     μ = np.empty((int(n_draws), len(rows)))
     for draw in μ:
-        draw[:] = dots(draw_users(rng), draw_items(rng), row, column)
+        draw[:] = FactorScores(draw_users(rng), draw_items(rng)).pairs(row, column)
     return Predictive(fit.users[rows], fit.items[columns], μ, fit.likelihood_of(rows, columns))
 
 
@@ -144,8 +144,9 @@ def predictive_for(fit: FitResult, new: NewRows, items: ArrayLike, resources: Re
     """Return the distribution of the next counts of a user who was not fitted."""
     columns = fit.item_lookup.positions(items)
     likelihood = fit.likelihood_of(None, columns)
-    μ = fit.expected_of(new, columns, resources).astype(np.float64)
-    return Predictive(np.zeros(len(columns), np.intp), fit.items[columns], μ[None, :], likelihood)
+    zeros = np.zeros(len(columns), np.intp)
+    μ = fit.scores_of(new, resources).pairs(zeros, columns).astype(np.float64)
+    return Predictive(zeros, fit.items[columns], μ[None, :], likelihood)
 
 
 def score_rows(

@@ -30,6 +30,7 @@ Report = Callable[[int, int], None]
 TILE_ROWS, TILE_COLUMNS = 256, 1600  # scores of one product, which stay in a core's own cache
 WHOLE_ROWS, WHOLE_CELLS = 128, 2_500_000  # most users and scores of a block of whole rows
 FEW_ROWS = 16  # for fewer users, transposing the items takes longer than scoring them
+PAIR_CELLS = 4_000_000  # products of pairs held at a time
 PADDED_TO = 64  # items; BLAS may round the last few columns differently, and equal items must score equally
 
 
@@ -98,6 +99,17 @@ class FactorScores:
         """Return the scores of some of the users."""
         return replace(self, users=self.users[users])
 
+    def pairs(self, rows: Rows, columns: Rows) -> Array:
+        """Return the scores of pairs of a user and an item."""
+        step = max(1, PAIR_CELLS // self.items.shape[1])
+        blocks = [slice(start, start + step) for start in range(0, len(rows), step)]
+        found = [np.sum(self.users[rows[block]] * self.items[columns[block]], axis=1) for block in blocks]
+        return np.concatenate(found) if found else np.empty(0, self.dtype)
+
+    def totals(self) -> Array:
+        """Return the sum of each user's scores."""
+        return np.asarray(self.users @ self.items.T.sum(axis=1))
+
 
 @dataclass(frozen=True)
 class ModelScores:
@@ -144,6 +156,21 @@ class ModelScores:
     def of(self, users: Rows) -> ModelScores:
         """Return the scores of some of the users."""
         return replace(self, score_items=lambda rows: self.score_items(users[rows]), n_users=len(users))
+
+    def pairs(self, rows: Rows, columns: Rows) -> Array:
+        """Return the scores of pairs of a user and an item."""
+        few, row = np.unique(rows, return_inverse=True)
+        step, order, found = max(1, PAIR_CELLS // self.n_columns), np.argsort(row, kind="stable"), [np.empty(0)]
+        for start in range(0, len(few), step):
+            inside = order[slice(*np.searchsorted(row[order], (start, start + step)))]
+            found.append(np.asarray(self.score_items(few[start : start + step]))[row[inside] - start, columns[inside]])
+        scores = np.empty(len(rows), found[-1].dtype)
+        scores[order] = np.concatenate(found[1:] or found)
+        return scores
+
+    def totals(self) -> Array:
+        """Return the sum of each user's scores."""
+        return np.asarray(np.asarray(self.score_items(np.arange(self.n_users))).sum(axis=1))
 
 
 Scores = FactorScores | ModelScores

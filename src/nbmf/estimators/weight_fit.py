@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from nbmf.data.interactions import formed
-from nbmf.estimators.fit import BLOCK_CELLS, Array, FitResult, NewRows, Reasons, check_at_least_one
+from nbmf.estimators.fit import Array, FitResult, NewRows, Reasons, check_at_least_one
 from nbmf.estimators.fold_in import Resources
 from nbmf.estimators.ranking import ModelScores
 from nbmf.model.likelihood import Likelihood, NegativeBinomial
@@ -60,26 +60,6 @@ class WeightFit(FitResult):
         products = formed(counts, self.input, self.dtype) @ self.weights
         dense = products.toarray() if sp.issparse(products) else products
         return np.asarray(dense + self.intercept)
-
-    def expected(self, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Array:
-        """Return μ of pairs."""
-        few, row = np.unique(rows, return_inverse=True)
-        step = max(1, BLOCK_CELLS // len(self.items))
-        found, order = np.empty(len(rows), self.dtype), np.argsort(row, kind="stable")
-        bounds = np.searchsorted(row[order], np.arange(0, len(few) + step, step))
-        for n, start in enumerate(range(0, len(few), step)):
-            inside = order[bounds[n] : bounds[n + 1]]
-            block = self.intensities(self.counts[few[start : start + step]])
-            found[inside] = block[row[inside] - start, columns[inside]]
-        return found
-
-    def expected_of(self, rows: NewRows, columns: NDArray[np.intp], resources: Resources) -> Array:
-        """Return μ of one new user for some items."""
-        return np.asarray(self.intensities(rows.counts)[0, columns])
-
-    def totals_of(self, rows: NewRows, resources: Resources) -> Array:
-        """Return the sum of each new user's μ over all items."""
-        return np.asarray(self.intensities(rows.counts).sum(axis=1))
 
     def likelihood_of(self, rows: NDArray[np.intp] | None, columns: NDArray[np.intp]) -> Likelihood:
         """Return the likelihood of new counts, which is known only where counts are the target."""
