@@ -64,17 +64,7 @@ class Averaged(Factorization):
         return model
 
     def fit(self, X: Any, y: None = None, **control: Any) -> Self:
-        """Fit all starts to a users × items matrix of counts.
-
-        Parameters
-        ----------
-        X : Interactions, sparse matrix, array or data frame
-            As for the estimator's own fit.
-        y : None
-            Ignored.
-        **control
-            Passed to the estimator's own fit, except that several starts cannot share a checkpoint.
-        """
+        """Fit all starts, with the arguments of the estimator's own fit; they cannot share a checkpoint."""
         if not isinstance(self.n_runs, int | np.integer) or self.n_runs < 1:
             raise ValueError(f"n_runs is {self.n_runs!r}; it must be a whole number from 1")
         for name in ("checkpoint", "resume"):

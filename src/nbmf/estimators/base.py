@@ -6,9 +6,11 @@ what only models with factors can answer.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Integral, Real
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -16,9 +18,10 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, validate_data
 
-from nbmf.data.interactions import Ids, Interactions, check_range
+from nbmf.data.ids import Lookup, align
+from nbmf.data.interactions import Ids, Interactions, canonical, check_counts, check_matrix, check_range, widened
 from nbmf.estimators import explain, predictive, recommend
 from nbmf.estimators.explain import Alike, Explanation
 from nbmf.estimators.factorize import Data
@@ -27,7 +30,6 @@ from nbmf.estimators.fit import FitResult, NewRows
 from nbmf.estimators.fold_in import Resources
 from nbmf.estimators.predictive import Predictive
 from nbmf.estimators.recommend import Chosen, Filter, Recommendations
-from nbmf.estimators.validation import align_items, as_row, take_matrix
 from nbmf.inference.run import Ending
 from nbmf.storage.container import Path
 
@@ -168,10 +170,6 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
         Σ_k α^W⟨h_ik⟩/rate_uk. Nothing is approximate: the parts sum to the score, up to rounding. Maximum likelihood
         has no prior. The score of NBSLIM is Σ_j x_uj B_ji plus the intercept b_i, which is reported as the prior.
 
-        Parameters
-        ----------
-        user, item : id
-
         Examples
         --------
         >>> import nbmf
@@ -184,13 +182,7 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
         return explain.explain(self._fit, user, item, self._resources)
 
     def explain_for(self, counts: Mapping[Any, Any], item: Any, *, unknown_items: str = "error") -> Explanation:
-        """Return what each item of a user who was not fitted contributes to the score of an item.
-
-        Parameters
-        ----------
-        counts, unknown_items
-            As for `recommend_for`, whose score is explained.
-        item : id
+        """Return what each item of a user who was not fitted, given as for `recommend_for`, contributes to a score.
 
         Examples
         --------
@@ -213,25 +205,13 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
         return explain.similar_items(self._fit, item, n)
 
     def predictive(self, users: ArrayLike, items: ArrayLike) -> Predictive:
-        """Return the distribution of new counts of pairs of ids: mean, sd, intervals, probabilities.
-
-        Parameters
-        ----------
-        users, items : id or list of ids
-            Pairs, or one of either for all of the other.
-        """
+        """Return the distribution of new counts of pairs of ids: mean, sd, intervals, probabilities."""
         return predictive.predictive(self._fit, users, items)
 
     def predictive_for(
         self, counts: Mapping[Any, Any], items: ArrayLike, *, unknown_items: str = "error"
     ) -> Predictive:
-        """Return the distribution of the next counts of a user who was not fitted.
-
-        Parameters
-        ----------
-        counts, unknown_items
-            As for `recommend_for`, whose scores are the means.
-        items : id or list of ids
+        """Return the distribution of the next counts of a user who was not fitted, given as for `recommend_for`.
 
         Examples
         --------
@@ -356,3 +336,55 @@ def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
     if value not in list(allowed):
         *others, last = map(repr, allowed)
         raise ValueError(f"{name} is {value!r}; it must be {', '.join(others)} or {last}")
+
+
+def take_matrix(estimator: BaseEstimator, X: Any, *, reset: bool) -> sp.csr_array:
+    """Return a scipy sparse matrix, array or data frame as a canonical matrix.
+
+    Parameters
+    ----------
+    reset : bool
+        Whether to record the columns and their names in the estimator. Otherwise they must match those on record.
+    """
+    if isinstance(X, str | bytes | PathLike):
+        raise TypeError(f"{X!r} is not a matrix; nbmf.read_interactions({X!r}) reads files")
+    if isinstance(X, Mapping) and not sp.issparse(X):  # one kind of sparse matrix is a dictionary
+        raise TypeError("a mapping is not a matrix; recommend_for({item: count}) takes one user's counts")
+    if {"user", "item"} <= set(map(str, getattr(X, "columns", ()))) <= {"user", "item", "count"}:
+        raise ValueError("this data frame lists interactions; nbmf.read_interactions(frame) turns it into Interactions")
+    wide = widened(X) if sp.issparse(X) else X  # repeated entries are added up
+    checked = validate_data(estimator, wide, accept_sparse="csr", ensure_all_finite=False, reset=reset)
+    matrix = sp.csr_array(checked)
+    check_matrix(matrix)
+    if not (matrix.has_canonical_format and np.all(matrix.data)):
+        matrix = canonical(matrix.copy() if sp.issparse(X) else matrix)
+    return matrix
+
+
+def as_row(counts: Mapping[Any, Any], items: Lookup) -> Interactions:
+    """Return one user's counts, a mapping from item ids, as Interactions."""
+    ids, values = items.as_ids(list(counts)), widened(np.array(list(counts.values()) or np.empty(0)))
+    check_counts(values, lambda place: f"item {list(counts)[place]!r}")
+    return Interactions(np.arange(1), ids, sp.csr_array(values[None, :]))
+
+
+def align_items(data: Interactions, items: Lookup, unknown_items: str) -> sp.csr_array:
+    """Put counts into the columns of known items.
+
+    Parameters
+    ----------
+    unknown_items : str
+        "error" to refuse items that are not known, "ignore" to leave them out with a warning.
+    """
+    try:
+        matrix = align(data, items=items, unknown=unknown_items)
+    except KeyError as error:
+        raise KeyError(f"{error.args[0]}; unknown_items='ignore' leaves such items out") from None
+    if matrix.nnz < data.nnz:
+        lost = np.setdiff1d(data.matrix.indices, np.flatnonzero(items.find(data.items)[1]))
+        warnings.warn(
+            f"{len(lost)} items were not in the data of the fit, {data.items[lost[:1]].tolist()[0]!r} among them: "
+            f"{data.nnz - matrix.nnz} of {data.nnz} counts are left out",
+            stacklevel=4,
+        )
+    return matrix

@@ -10,21 +10,21 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import Tags, check_random_state
+from sklearn.utils import Tags
 
 from nbmf.backends import make_backend
 from nbmf.data.interactions import Interactions
 from nbmf.estimators import explain, grow, predictive
 from nbmf.estimators.base import Recommender, one_of
 from nbmf.estimators.explain import Alike, Exposures
-from nbmf.estimators.factorize import Control, Recipe, factorize
+from nbmf.estimators.factorize import Control, factorize
 from nbmf.estimators.fit import FactorFit
 from nbmf.estimators.predictive import Predictive
 from nbmf.inference.accelerate import Accelerated
 from nbmf.inference.cavi import CAVI
 from nbmf.inference.hyperparameters import Learned
 from nbmf.inference.mm import MM
-from nbmf.inference.run import Algorithm, Until
+from nbmf.inference.run import Algorithm
 from nbmf.model import Model
 from nbmf.model.factors import Prior
 from nbmf.model.likelihood import Likelihood, Poisson
@@ -100,8 +100,6 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         ----------
         X : Interactions, sparse matrix, array or data frame
             Of shape (n_users, n_items), any finite numbers from 0. What a sparse matrix does not store is a zero.
-        y : None
-            Ignored.
         unknown : Interactions, sparse matrix or array, optional
             Of X's shape and ids. The cells it stores are left out of the likelihood, whatever X has there: nothing is
             known of them, so no count is not a zero.
@@ -127,12 +125,12 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         """
         with self._refitting():
             self._check_settings()
-            watched, likelihood = Control(unknown, **control), self._likelihood()
-            data, rng = self._take(X), check_random_state(self.random_state)
+            watched, likelihood, data = Control(unknown, **control), self._likelihood(), self._take(X)
             n_clusters = self._n_ties(data.matrix, likelihood)
             work = self._work(data.matrix, likelihood, n_clusters)
             backend = watched.backend or make_backend(self.backend, self.n_threads, work)
-            self._become(factorize(self._recipe(likelihood, n_clusters), data, backend, rng, watched))
+            model = Model(likelihood, *(Prior(shape, shape) for shape in (self.user_shape, self.item_shape)))
+            self._become(factorize(self, model, n_clusters, data, backend, watched))
         return self
 
     def transform(self, X: Any, *, unknown_items: str = "error") -> Array:
@@ -228,11 +226,6 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         frame, is folded in first and then scored on the whole row, which is held out from the items' factors but not
         from the user's.
 
-        Parameters
-        ----------
-        X : Interactions, sparse matrix, array or data frame
-            As for `transform`.
-
         Returns
         -------
         array
@@ -252,8 +245,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         Parameters
         ----------
         data, unknown_items
-            As for `transform`. The users of Interactions must be new; rows of a matrix get the numbers after the
-            largest user id.
+            As for `transform`. Users of Interactions must be new; rows of a matrix are numbered after the largest id.
 
         Examples
         --------
@@ -301,8 +293,6 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         X : Interactions, sparse matrix, array or data frame
             Rows of a matrix, with one column per item of the fit, are new users and get the numbers after the largest
             user id.
-        y : None
-            Ignored.
         refresh : int
             Number of sweeps over all the data, old and new. With sweeps, `objective_` and `n_iter_` are theirs.
 
@@ -396,21 +386,6 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
     def _algorithm(self) -> Algorithm:
         algorithm = ALGORITHMS[self.inference](self._learned())
         return Accelerated(algorithm) if self.accelerate else algorithm
-
-    def _recipe(self, likelihood: Likelihood, n_clusters: int | None) -> Recipe:
-        return Recipe(
-            name=type(self).__name__,
-            settings=self.get_params(deep=False),
-            model=Model(likelihood, *(Prior(shape, shape) for shape in (self.user_shape, self.item_shape))),
-            algorithm=self._algorithm(),
-            n_components=self.n_components,
-            n_clusters=n_clusters,
-            init=self.init,
-            input=self._input(),
-            dtype=self.dtype,
-            until=Until(self.max_iter, self.tol),
-            verbose=self.verbose,
-        )
 
     def _check_settings(self) -> None:
         super()._check_settings()

@@ -181,7 +181,6 @@ class FactorFit(FitResult):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of the factors."""
         return self.item_posterior.mean.dtype
 
     def taken(self, row: int) -> tuple[NDArray[Any], Array]:
@@ -206,15 +205,12 @@ class FactorFit(FitResult):
         return np.asarray(means.mean(axis=0, keepdims=True, dtype=np.float64).astype(means.dtype))
 
     def scores(self) -> FactorScores:
-        """Return the products of the factors."""
         return FactorScores(self.user_posterior.mean, self.item_posterior.mean)
 
     def scores_of(self, rows: NewRows, resources: Resources) -> FactorScores:
-        """Return the products of the new users' factors with the items'."""
         return FactorScores(self.factors_of(rows, resources).mean, self.item_posterior.mean)
 
     def likelihood_of(self, rows: NDArray[np.intp] | None, columns: NDArray[np.intp]) -> Likelihood:
-        """Return the likelihood of new counts of pairs; of a new user where `rows` is None."""
         if rows is None:
             return self.fixed_items.likelihood.at(np.zeros(len(columns), np.intp), columns)
         return self.model.likelihood.at(rows, columns)
@@ -244,11 +240,9 @@ class FactorFit(FitResult):
         return Reasons(contributions, float(from_prior.sum()), float(parts.sum()))
 
     def similar_items(self, column: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """Return the items with the largest cosines of expected counts by component."""
         return nearest(self.item_posterior.mean, self.user_posterior.mean, column, n)
 
     def similar_users(self, row: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """Return the users with the largest cosines of expected counts by component."""
         return nearest(self.user_posterior.mean, self.item_posterior.mean, row, n)
 
 
@@ -284,13 +278,11 @@ class AverageFit(FactorFit):
         )
 
     def factors_of(self, rows: NewRows, resources: Resources) -> Point:
-        """Return the factors of new users in every member, side by side."""
         return Point(_side_by_side([member.factors_of(rows, resources).mean for member in self.members]))
 
     def reasons(
         self, row: int | None, taken: sp.csr_array, columns: NDArray[Any], column: int, resources: Resources
     ) -> Reasons:
-        """Return the means of the members' parts."""
         parts = [member.reasons(row, taken, columns, column, resources) for member in self.members]
         contributions = sum((part.contributions for part in parts), np.zeros(len(columns))) / len(parts)
         prior, score = (float(np.mean(values)) for values in ([p.prior for p in parts], [p.score for p in parts]))

@@ -114,8 +114,6 @@ class NBSLIM(Recommender):
         ----------
         X : Interactions, sparse matrix, array or data frame
             Of shape (n_users, n_items), any finite numbers from 0. What a sparse matrix does not store is a zero.
-        y : None
-            Ignored.
         """
         with self._refitting():
             self._check_settings()

@@ -41,15 +41,12 @@ class WeightFit(FitResult):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of the weights."""
         return self.intercept.dtype
 
     def scores(self) -> ModelScores:
-        """Return μ of all fitted users."""
         return self._scores(self.counts)
 
     def scores_of(self, rows: NewRows, resources: Resources) -> ModelScores:
-        """Return μ of new users."""
         return self._scores(rows.counts)
 
     def _scores(self, counts: sp.csr_array) -> ModelScores:

@@ -1,13 +1,18 @@
 """What is known of one side of the factorization: a gamma posterior for each entry, or a point.
 
 x ~ Gamma(shape, rate):   ⟨x⟩ = shape/rate,   ⟨ln x⟩ = ψ(shape) − ln rate
+
+Both kinds have a `mean` ⟨x⟩ and a `geometric_mean` exp⟨ln x⟩, rows × K, and answer the same questions: sums by row and
+in total, the `parameters` that an algorithm updates, the `divergence` from a prior and the part of a mean that comes
+from it, draws of some rows (`sampler`), and copies with rows appended or replaced. A backend may keep its own, whose
+arrays are fetched when they are asked for; `on_host()` returns one in NumPy's memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +23,7 @@ Array = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class Prior:
-    """Gamma(shape, rate) on every entry of one side.
-
-    Attributes
-    ----------
-    shape : float
-        The same for all entries.
-    rate : float or array
-        The same for all entries, or an array rows × 1 with the rate of each row.
-    """
+    """Gamma(shape, rate) on every entry of one side; a rate per row is an array rows × 1."""
 
     shape: float
     rate: float | Array
@@ -38,7 +35,7 @@ class Prior:
 
     def extended(self, new: Factor) -> Prior:
         """Return the prior with the rates of appended rows, where rows have their own."""
-        return replace(self, rate=np.concatenate((self.rate, new.prior_rate))) if self.per_row else self
+        return Prior(self.shape, np.vstack([self.rate, new.prior_rate])) if self.per_row else self  # type: ignore[list-item]
 
     def with_rows(self, rows: NDArray[np.intp], new: Factor) -> Prior:
         """Return the prior with the rates of some rows replaced, where rows have their own."""
@@ -47,67 +44,6 @@ class Prior:
         rates = np.array(self.rate)
         rates[rows] = new.prior_rate
         return replace(self, rate=rates)
-
-
-class Factor(Protocol):
-    """Rows × K entries of one side.
-
-    Attributes
-    ----------
-    kind : str
-        Name in files: "gamma" or "point".
-    is_posterior : bool
-        Whether the entries have a distribution; a point has none, and so no prior either.
-    """
-
-    kind: ClassVar[str]
-    is_posterior: ClassVar[bool]
-
-    @property
-    def mean(self) -> Array:
-        """⟨x⟩, rows × K."""
-
-    @property
-    def geometric_mean(self) -> Array:
-        """exp⟨ln x⟩, rows × K."""
-
-    @property
-    def total(self) -> float:
-        """Σ⟨x⟩ over all entries."""
-
-    @property
-    def row_means(self) -> NDArray[np.float64]:
-        """Σ_k ⟨x⟩ of each row."""
-
-    @property
-    def dimensions(self) -> tuple[int, int]:
-        """Number of rows and K."""
-
-    @property
-    def prior_rate(self) -> Any:
-        """Rate of the prior: one number, an array rows × 1, or None for points."""
-
-    @property
-    def parameters(self) -> tuple[Array, ...]:
-        """The positive arrays that an algorithm updates."""
-
-    def divergence(self, prior: Prior) -> float:
-        """KL(q‖prior) summed over all entries; 0 for points."""
-
-    def prior_part(self, prior: Prior, row: int) -> Array:
-        """Return how much of a row's means the prior alone contributes, K numbers."""
-
-    def sampler(self, rows: NDArray[np.intp]) -> Callable[[np.random.RandomState], Array]:
-        """Return a function that draws the entries of some rows from their posterior."""
-
-    def append(self, new: Self) -> Self:
-        """Return a factor with more rows."""
-
-    def replace_rows(self, rows: NDArray[np.intp], new: Self) -> Self:
-        """Return a factor with some rows replaced."""
-
-    def on_host(self) -> Factor:
-        """Return the same factor in NumPy's memory: itself, unless a backend keeps it elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -120,66 +56,53 @@ class Point:
 
     @property
     def mean(self) -> Array:
-        """The value itself."""
         return self.value
 
     @property
     def geometric_mean(self) -> Array:
-        """The value itself."""
         return self.value
 
     @property
     def total(self) -> float:
-        """Σ of the values, in double precision."""
         return float(self.value.sum(dtype=np.float64))
 
     @property
     def row_means(self) -> NDArray[np.float64]:
-        """Σ_k of the values of each row."""
         return np.asarray(self.mean.sum(axis=1, dtype=np.float64))
 
     @property
     def dimensions(self) -> tuple[int, int]:
-        """Number of rows and K."""
         n_rows, n_components = self.value.shape
         return n_rows, n_components
 
     @property
     def prior_rate(self) -> None:
-        """Points have no prior."""
         return
 
     @property
     def parameters(self) -> tuple[Array, ...]:
-        """The values."""
         return (self.mean,)
 
     def divergence(self, prior: Prior) -> float:
-        """Points have no posterior to diverge."""
         return 0.0
 
     def prior_part(self, prior: Prior, row: int) -> Array:
-        """Points owe nothing to a prior."""
         return np.zeros(self.dimensions[1])
 
     def sampler(self, rows: NDArray[np.intp]) -> Callable[[np.random.RandomState], Array]:
-        """Points have no posterior to draw from."""
         raise ValueError(
             "maximum likelihood and averages of starts have no posterior to draw from; use factors='mean' instead"
         )
 
-    def append(self, new: Point) -> Point:
-        """Return a factor with more rows."""
+    def append(self, new: Factor) -> Point:
         return Point(np.concatenate((self.mean, new.mean)))
 
-    def replace_rows(self, rows: NDArray[np.intp], new: Point) -> Point:
-        """Return a factor with some rows replaced."""
+    def replace_rows(self, rows: NDArray[np.intp], new: Factor) -> Point:
         values = self.mean.copy()
         values[rows] = new.mean
         return Point(values)
 
     def on_host(self) -> Point:
-        """Return the same point in NumPy's memory."""
         return self
 
 
@@ -221,18 +144,15 @@ class Gamma:
 
     @property
     def total(self) -> float:
-        """Σ⟨x⟩ over all entries."""
         return float(self.row_means.sum())
 
     @property
     def dimensions(self) -> tuple[int, int]:
-        """Number of rows and K."""
         n_rows, n_components = self.mean.shape
         return n_rows, n_components
 
     @property
     def parameters(self) -> tuple[Array, ...]:
-        """Shapes and rates."""
         return self.shape, self.rate
 
     def divergence(self, prior: Prior) -> float:
@@ -249,20 +169,17 @@ class Gamma:
         return np.asarray(np.minimum(prior.shape / rate, self.mean[row]))
 
     def sampler(self, rows: NDArray[np.intp]) -> Callable[[np.random.RandomState], Array]:
-        """Return a function that draws the entries of some rows from their posterior."""
         rate = np.broadcast_to(self.rate, self.mean.shape)[rows].astype(np.float64)
         shape = self.mean[rows] * rate
         return lambda rng: np.asarray(rng.standard_gamma(shape) / rate)
 
-    def append(self, new: Gamma) -> Gamma:
-        """Return a factor with more rows."""
+    def append(self, new: Any) -> Gamma:
         parts = {}
         for name, first, second in zip(_fields(), self._by_row(), new._by_row(), strict=True):
             parts[name] = np.concatenate((first, second)) if np.ndim(first) else first
         return Gamma(**parts)
 
-    def replace_rows(self, rows: NDArray[np.intp], new: Gamma) -> Gamma:
-        """Return a factor with some rows replaced."""
+    def replace_rows(self, rows: NDArray[np.intp], new: Any) -> Gamma:
         parts = {}
         for name, old, values in zip(_fields(), self._by_row(), new._by_row(), strict=True):
             parts[name] = np.array(old) if np.ndim(old) else old
@@ -271,13 +188,15 @@ class Gamma:
         return Gamma(**parts)
 
     def on_host(self) -> Gamma:
-        """Return the same posteriors in NumPy's memory."""
         return self
 
     def _by_row(self) -> list[Any]:
         """The fields in their order, with `exposed` spread over all rows."""
         values = {name: getattr(self, name) for name in _fields()}
         return list((values | {"exposed": np.broadcast_to(self.exposed, self.mean.shape)}).values())
+
+
+Factor = Gamma | Point
 
 
 def _fields() -> list[str]:
