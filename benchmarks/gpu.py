@@ -30,7 +30,7 @@ from nbmf.backends.gpu import device as gpu_module
 from nbmf.backends.gpu import triton as passes
 from nbmf.backends.gpu.arrays import Tiles
 from nbmf.backends.gpu.device import Gpu
-from nbmf.estimators.fold_in import Held, fold_in, fold_in_on
+from nbmf.estimators.fold_in import FixedSide, Steps, fold_compiled, fold_on
 from nbmf.estimators.ranking import FactorScores, top
 from nbmf.inference.cavi import CAVI
 from nbmf.inference.mm import MM
@@ -261,28 +261,28 @@ def newcomers(matrix, users, items, state, n_users=100_000, few=10_000):
     counts = sp.csr_array(matrix[:n_users].astype(np.float64))
     some, model, backend = sp.csr_array(counts[:few]), state.model, Gpu()
     sides = {
-        "tied CAVI": Held(items, model.likelihood, model.user_prior, state.ties),
-        "tied MM": Held(Point(items.mean), model.likelihood, model.user_prior, state.ties),
-        "Poisson CAVI": Held(items, Poisson(), model.user_prior, None),
+        "tied CAVI": FixedSide(items, model.likelihood, model.user_prior, state.ties),
+        "tied MM": FixedSide(Point(items.mean), model.likelihood, model.user_prior, state.ties),
+        "Poisson CAVI": FixedSide(items, Poisson(), model.user_prior, None),
     }
     for name, held in sides.items():
-        time_of(lambda held=held: fold_in_on(backend, some, held, tol=TOL))  # compiles
+        time_of(lambda held=held: fold_on(backend, some, held, Steps(TOL)))  # compiles
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        seconds_all, found = time_of(lambda held=held: fold_in_on(backend, counts, held, tol=TOL))
+        seconds_all, found = time_of(lambda held=held: fold_on(backend, counts, held, Steps(TOL)))
         memory = torch.cuda.max_memory_allocated() - before
-        fold_in(sp.csr_array(some[:64]), held, tol=TOL)
-        seconds_few, plain = time_of(lambda held=held: fold_in(some, held, tol=TOL))
+        fold_compiled(sp.csr_array(some[:64]), held, Steps(TOL))
+        seconds_few, plain = time_of(lambda held=held: fold_compiled(some, held, Steps(TOL)))
         off = np.abs(found.factor.mean[:few] - plain.factor.mean).sum(1) / (plain.factor.mean.sum(1) + 1e-30)
         print(f"  fold in, {name}: {n_users:,} users in {seconds_all:.2f} s, {n_users / seconds_all:,.0f} a second; "
               f"{os.cpu_count()} cores {few / seconds_few:,.0f} a second; steps {np.median(found.steps):.0f} (median) "
               f"to {found.steps.max()}; rows off by {off.max():.1e}; {memory / 1e9:.1f} GB", flush=True)  # fmt: skip
-    exact, fewest = Held(items, model.likelihood, model.user_prior, None), sp.csr_array(counts[:24])
-    plain = fold_in(fewest, exact, tol=TOL, max_steps=8).factor.mean
+    exact, fewest = FixedSide(items, model.likelihood, model.user_prior, None), sp.csr_array(counts[:24])
+    plain = fold_compiled(fewest, exact, Steps(TOL, 8)).factor.mean
     for device in (Gpu(), Gpu(precision="bf16")):
-        ours = fold_in_on(device, fewest, exact, tol=TOL, max_steps=8).factor.mean
+        ours = fold_on(device, fewest, exact, Steps(TOL, 8)).factor.mean
         off = np.abs(ours - plain).sum(1) / plain.sum(1)
-        taken, found = time_of(lambda device=device: fold_in_on(device, sp.csr_array(counts[:10_000]), exact, tol=TOL))
+        taken, found = time_of(lambda device=device: fold_on(device, sp.csr_array(counts[:10_000]), exact, Steps(TOL)))
         print(f"  fold in, exact CAVI {device.precision}: 10,000 users in {taken:.2f} s, steps "
               f"{np.median(found.steps):.0f} to {found.steps.max()}; 24 rows off by {off.max():.1e}",
               flush=True)  # fmt: skip

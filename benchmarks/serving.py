@@ -31,7 +31,7 @@ def main() -> None:
     row = matrix[[user]]
     counts = dict(zip(row.indices.tolist(), row.data.tolist(), strict=True))
     thousand, column = matrix[:1000], matrix[:, [int(row.indices[0])]]
-    users, items, posteriors = model.users_, model.items_, model._fitted
+    users, items, posteriors = model.users_, model.items_, model.result_
     print(f"{N_USERS:,} × {N_ITEMS:,}, tied exposures with {N_CLUSTERS} clusters, K = {N_COMPONENTS}")
     answers: dict[str, tuple[float, float]] = {
         f"recommend(user), a user with {len(counts)} counts": milliseconds(lambda: model.recommend(user)),

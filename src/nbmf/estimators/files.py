@@ -14,26 +14,7 @@ import numpy as np
 from nbmf.estimators.fit import FactorFit, FitResult
 from nbmf.estimators.weight_fit import WeightFit
 from nbmf.inference.run import Ending
-from nbmf.storage.codec import (
-    pack_counts,
-    pack_factor,
-    pack_ids,
-    pack_model,
-    pack_number,
-    pack_settings,
-    pack_ties,
-    pack_unknown,
-    pack_weights,
-    unpack_counts,
-    unpack_factors,
-    unpack_ids,
-    unpack_model,
-    unpack_number,
-    unpack_settings,
-    unpack_ties,
-    unpack_unknown,
-    unpack_weights,
-)
+from nbmf.storage import codec
 from nbmf.storage.container import Arrays, Contents, Path, StorageError, open_as, write
 
 VERSION = 1
@@ -65,7 +46,7 @@ def save_average(path: Path, settings: dict[str, Any], members: Sequence[Saved])
             first = arrays.get(f"0/{key}")
             if first is None or first.dtype != array.dtype or not np.array_equal(first, array):
                 arrays[f"{n}/{key}"] = array
-    _write(path, "average", {"settings": pack_settings(settings, arrays), "members": documents}, arrays)
+    _write(path, "average", {"settings": codec.pack_settings(settings, arrays), "members": documents}, arrays)
 
 
 def read_model(source: Path | Contents) -> Saved:
@@ -77,16 +58,16 @@ def read_weights(source: Path | Contents) -> Saved:
     """Return the name of an estimator of item–item weights, its settings, and what it found."""
     contents = _upgraded(open_as("item-item model", source, VERSION))
     name, shared = _unpack_shared(contents, WEIGHT_CLASSES)
-    weights, intercept = unpack_weights(contents, len(shared["items"]))
+    weights, intercept = codec.unpack_weights(contents, len(shared["items"]))
     fit = WeightFit(
         **shared,
         input=contents.value("input", str),
         target=contents.value("target", str),
-        concentration=unpack_number(contents, "concentration"),
+        concentration=codec.unpack_number(contents, "concentration"),
         weights=weights,
         intercept=intercept,
     )
-    return name, unpack_settings(contents), fit
+    return name, codec.unpack_settings(contents), fit
 
 
 def read_average(source: Path | Contents) -> tuple[dict[str, Any], list[Saved]]:
@@ -102,7 +83,7 @@ def read_average(source: Path | Contents) -> tuple[dict[str, Any], list[Saved]]:
         own = {key.removeprefix(f"{n}/"): array for key, array in contents.arrays.items() if key.startswith(f"{n}/")}
         member = Contents(contents.path, {**document, "version": number}, {**shared, **own})
         members.append(_unpack(_upgraded(member)))
-    return unpack_settings(contents), members
+    return codec.unpack_settings(contents), members
 
 
 def _write(path: Path, kind: str, document: dict[str, Any], arrays: Arrays) -> None:
@@ -115,13 +96,13 @@ def _pack(name: str, settings: dict[str, Any], fit: FitResult, arrays: Arrays) -
     if name not in known:
         raise StorageError(f"a {name} cannot be saved; nbmf.load knows {' and '.join(CLASSES + WEIGHT_CLASSES)}")
     arrays["objective"] = fit.objective
-    pack_counts(fit.counts, arrays)
+    codec.pack_counts(fit.counts, arrays)
     shared = {
         "class": name,
-        "settings": pack_settings(settings, arrays),
-        "user_ids": pack_ids("user_ids", fit.users, arrays),
-        "item_ids": pack_ids("item_ids", fit.items, arrays),
-        "item_names": None if fit.item_names is None else pack_ids("item_names", fit.item_names, arrays),
+        "settings": codec.pack_settings(settings, arrays),
+        "user_ids": codec.pack_ids("user_ids", fit.users, arrays),
+        "item_ids": codec.pack_ids("item_ids", fit.items, arrays),
+        "item_names": None if fit.item_names is None else codec.pack_ids("item_names", fit.item_names, arrays),
         "has_feature_names": fit.has_feature_names,
         "ending": fit.ending.value,
     }
@@ -131,11 +112,11 @@ def _pack(name: str, settings: dict[str, Any], fit: FitResult, arrays: Arrays) -
 def _pack_factors(fit: Any, arrays: Arrays) -> dict[str, Any]:
     return {
         "exposure": fit.exposure,
-        **pack_ties(fit.ties, arrays),
-        **pack_unknown(fit.unknown, arrays),
-        **pack_model(fit.model, arrays),
-        **pack_factor("users", fit.user_posterior, arrays),
-        **pack_factor("items", fit.item_posterior, arrays),
+        **codec.pack_ties(fit.ties, arrays),
+        **codec.pack_unknown(fit.unknown, arrays),
+        **codec.pack_model(fit.model, arrays),
+        **codec.pack_factor("users", fit.user_posterior, arrays),
+        **codec.pack_factor("items", fit.item_posterior, arrays),
     }
 
 
@@ -143,8 +124,8 @@ def _pack_weights(fit: WeightFit, arrays: Arrays) -> dict[str, Any]:
     return {
         "input": fit.input,
         "target": fit.target,
-        "concentration": pack_number(fit.concentration),
-        **pack_weights(fit.weights, fit.intercept, arrays),
+        "concentration": codec.pack_number(fit.concentration),
+        **codec.pack_weights(fit.weights, fit.intercept, arrays),
     }
 
 
@@ -159,18 +140,18 @@ def _unpack_shared(contents: Contents, known: tuple[str, ...]) -> tuple[str, dic
     name = contents.value("class", str)
     if name not in known:
         raise StorageError(f"{contents.path}: holds a {name!r}, and nbmf.load knows {' and '.join(known)} there")
-    users = unpack_ids(contents, "user_ids", contents.value("user_ids", str))
-    items = unpack_ids(contents, "item_ids", contents.value("item_ids", str))
+    users = codec.unpack_ids(contents, "user_ids", contents.value("user_ids", str))
+    items = codec.unpack_ids(contents, "item_ids", contents.value("item_ids", str))
     names, ending = contents.document.get("item_names"), contents.value("ending", str)
     if ending not in {one.value for one in Ending}:
         raise contents.fault(f"its ending is {ending!r}")
     return name, {
         "users": users,
         "items": items,
-        "counts": unpack_counts(contents, len(users), len(items)),
+        "counts": codec.unpack_counts(contents, len(users), len(items)),
         "objective": contents.array("objective", "f", None),
         "ending": Ending(ending),
-        "item_names": None if names is None else unpack_ids(contents, "item_names", str(names), len(items)),
+        "item_names": None if names is None else codec.unpack_ids(contents, "item_names", str(names), len(items)),
         "has_feature_names": contents.value("has_feature_names", bool),
     }
 
@@ -178,18 +159,18 @@ def _unpack_shared(contents: Contents, known: tuple[str, ...]) -> tuple[str, dic
 def _unpack(contents: Contents) -> Saved:
     name, shared = _unpack_shared(contents, CLASSES)
     n_users, n_items = len(shared["users"]), len(shared["items"])
-    settings, exposure = unpack_settings(contents), contents.document.get("exposure")
+    settings, exposure = codec.unpack_settings(contents), contents.document.get("exposure")
     if exposure not in (None, "exact", "tied"):
         raise contents.fault(f"its exposure is {exposure!r}")
-    user_posterior, item_posterior = unpack_factors(contents, n_users, n_items)
+    user_posterior, item_posterior = codec.unpack_factors(contents, n_users, n_items)
     fit = FactorFit(
         **shared,
         user_posterior=user_posterior,
         item_posterior=item_posterior,
-        model=unpack_model(contents, n_users, n_items),
+        model=codec.unpack_model(contents, n_users, n_items),
         exposure=exposure,
         input="binary" if settings.get("binarize") else "counts",
-        ties=unpack_ties(contents, n_items),
-        unknown=unpack_unknown(contents, n_users, n_items),
+        ties=codec.unpack_ties(contents, n_items),
+        unknown=codec.unpack_unknown(contents, n_users, n_items),
     )
     return name, settings, fit

@@ -15,19 +15,7 @@ from nbmf.backends import Backend
 from nbmf.backends.counts import Counts
 from nbmf.inference.progress import Interval
 from nbmf.inference.run import Snapshot, State, revive
-from nbmf.storage.codec import (
-    pack_factor,
-    pack_generator,
-    pack_model,
-    pack_number,
-    pack_settings,
-    pack_ties,
-    unpack_factors,
-    unpack_generator,
-    unpack_model,
-    unpack_number,
-    unpack_ties,
-)
+from nbmf.storage import codec
 from nbmf.storage.container import Arrays, Contents, Path, StorageError, check_place, open_as, remove_leftovers, write
 
 VERSION = 1
@@ -48,7 +36,7 @@ class Origin:
     def of(cls, name: str, settings: Mapping[str, Any], counts: Counts) -> Origin:
         """Describe a run; arrays among the settings and the counts are identified by their checksums."""
         arrays: Arrays = {}
-        packed = pack_settings({key: value for key, value in settings.items() if key not in FREE}, arrays)
+        packed = codec.pack_settings({key: value for key, value in settings.items() if key not in FREE}, arrays)
         digests = {key: sha256(values.tobytes()).hexdigest() for key, values in arrays.items()}
         matrix, digest = counts.by_user, sha256()
         for values, kind in ((matrix.indptr, "<i8"), (matrix.indices, "<i8"), (matrix.data, "<f8")):
@@ -90,15 +78,15 @@ def write_checkpoint(path: Path, origin: Origin, snapshot: Snapshot, generator: 
         "class": origin.name,
         "settings": origin.settings,
         "data": origin.data,
-        "generator": pack_generator("generator", generator, arrays),
-        "before": pack_number(snapshot.before),
+        "generator": codec.pack_generator("generator", generator, arrays),
+        "before": codec.pack_number(snapshot.before),
         "pending": list(snapshot.pending),
         "trail": [len(parameters) for parameters in state.trail],
-        "log_base": pack_number(state.log_base),
-        **pack_ties(state.ties, arrays),
-        **pack_model(state.model, arrays),
-        **pack_factor("users", state.users, arrays),
-        **pack_factor("items", state.items, arrays),
+        "log_base": codec.pack_number(state.log_base),
+        **codec.pack_ties(state.ties, arrays),
+        **codec.pack_model(state.model, arrays),
+        **codec.pack_factor("users", state.users, arrays),
+        **codec.pack_factor("items", state.items, arrays),
     }
     write(path, document, arrays)
 
@@ -108,7 +96,7 @@ def read_checkpoint(path: Path, origin: Origin, max_iter: int) -> tuple[Snapshot
     contents = open_as("checkpoint", path, VERSION)
     origin.check(contents)
     n_users, n_items = origin.data["shape"]
-    users, items = unpack_factors(contents, n_users, n_items)
+    users, items = codec.unpack_factors(contents, n_users, n_items)
     objectives = tuple(contents.array("objectives", "f", None).tolist())
     if len(objectives) > max_iter:
         raise StorageError(f"{contents.path}: stands after sweep {len(objectives)}, beyond max_iter={max_iter}")
@@ -120,17 +108,17 @@ def read_checkpoint(path: Path, origin: Origin, max_iter: int) -> tuple[Snapshot
         raise contents.fault(f"its pending refreshes are {pending}")
     past = [[f"trail.{n}.{m}" for m in range(size)] for n, size in enumerate(trail)]
     state = State(
-        model=unpack_model(contents, n_users, n_items),
+        model=codec.unpack_model(contents, n_users, n_items),
         users=users,
         items=items,
-        ties=unpack_ties(contents, n_items),
+        ties=codec.unpack_ties(contents, n_items),
         expectation=None,
         objective=objectives[-1],
-        log_base=unpack_number(contents, "log_base"),
+        log_base=codec.unpack_number(contents, "log_base"),
         trail=tuple(tuple(contents.array(name, "f", None, None) for name in names) for names in past),
     )
-    generator = unpack_generator(contents, "generator", contents.document.get("generator"))
-    return Snapshot(state, unpack_number(contents, "before"), objectives, tuple(pending)), generator
+    generator = codec.unpack_generator(contents, "generator", contents.document.get("generator"))
+    return Snapshot(state, codec.unpack_number(contents, "before"), objectives, tuple(pending)), generator
 
 
 def resumed(snapshot: Snapshot, counts: Counts, backend: Backend, *, sum_users: bool) -> State:
