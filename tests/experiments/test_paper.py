@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -18,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 import nbmf
+from helpers import child
 from nbmf.cli import main
 from nbmf.cli.reproduce import _show
 from nbmf.experiments.claims import all_claims
@@ -252,18 +252,13 @@ def test_ctrl_c_ends_with_130_and_keeps_the_rows(plays, tmp_path):
     script.write_text(COMMAND)
     typed = ["reproduce", plays, "-o", tmp_path / "out", "-k", "2,3,4", "--starts", "500", "--workers", "1"]
     command = [sys.executable, script, *map(str, typed)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as running:
-        guard = threading.Timer(240, os.killpg, (running.pid, signal.SIGKILL))  # ends a command that hangs
-        guard.start()
-        try:
-            for line in running.stderr:
-                if " 3 of " in line:
-                    os.killpg(running.pid, signal.SIGINT)  # a terminal signals the whole group
-                    break
-            rest = running.stderr.read()
-            assert running.wait(timeout=20) == 130
-        finally:
-            guard.cancel()
+    with child(command, stderr=subprocess.PIPE, text=True) as running:
+        for line in running.stderr:
+            if " 3 of " in line:
+                os.killpg(running.pid, signal.SIGINT)  # a terminal signals the whole group
+                break
+        rest = running.stderr.read()
+        assert running.wait(timeout=20) == 130
     assert "the same command resumes there" in rest
     assert "Traceback" not in rest
     with closing(sqlite3.connect(tmp_path / "out" / "results.sqlite")) as database:

@@ -117,7 +117,7 @@ def test_two_runs_may_write_to_one_folder(tmp_path):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(60)
     assert len(stores[0].rows()) == 40
 
 

@@ -94,7 +94,7 @@ def test_other_bits_are_told(tmp_path):
     objectives = found.arrays["objectives"].copy()
     objectives[-1] = np.nextafter(objectives[-1], 0)
     container.write(path, found.document, found.arrays | {"objectives": objectives})
-    with pytest.warns(UserWarning, match="so rounds differently from the machine or the version that wrote it"):
+    with pytest.warns(UserWarning, match="rounds differently from the one that wrote it"):
         nbmf.NBMF(2, random_state=0, max_iter=6).fit(MATRIX, resume=path)
 
 

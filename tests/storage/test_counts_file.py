@@ -199,7 +199,7 @@ def test_what_the_killed_left_is_removed_by_the_next_to_write_there(plays, tmp_p
         nbmf.store_counts(plays, tmp_path / "c")
         assert {file.name for file in tmp_path.iterdir()} == {"plays.tsv", "c", its_own} | of_others
         at_work.stdin.close()
-        at_work.wait()
+        at_work.wait(60)
     nbmf.store_counts(plays, tmp_path / "c2")
     assert {file.name for file in tmp_path.iterdir()} == {"plays.tsv", "c", "c2"}
 
