@@ -31,16 +31,7 @@ Array = NDArray[np.floating[Any]]
 
 
 class NewRows(NamedTuple):
-    """Users who were not fitted.
-
-    Attributes
-    ----------
-    ids : array
-    counts : csr_array
-        Rows × items of the fit.
-    nothing_known : bool
-        Whether this is one user without any counts, rather than one who is known to have taken nothing.
-    """
+    """Users who were not fitted; of one, `nothing_known` may say that no counts are known, rather than all 0."""
 
     ids: Ids
     counts: sp.csr_array
@@ -57,19 +48,7 @@ class Reasons(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FitResult(ABC):
-    """The data of a fit with its ids, and how the fit went.
-
-    Attributes
-    ----------
-    counts : csr_array
-        Users × items, as given.
-    objective : array
-        After each sweep.
-    item_names : array or None
-        In the order of `items`.
-    has_feature_names : bool
-        Whether `items` are the column names of a data frame.
-    """
+    """The data of a fit as given, with its ids, and how the fit went."""
 
     users: Ids
     items: Ids
@@ -77,7 +56,7 @@ class FitResult(ABC):
     objective: NDArray[np.float64]
     ending: Ending
     item_names: Ids | None
-    has_feature_names: bool
+    has_feature_names: bool  # whether `items` are the column names of a data frame
 
     @cached_property
     def user_lookup(self) -> Lookup:
@@ -138,29 +117,15 @@ class FitResult(ABC):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FactorFit(FitResult):
-    """A fit of factors.
-
-    Attributes
-    ----------
-    model : Model
-        Likelihood and priors, with what was learned of them.
-    exposure : str or None
-        "exact" or "tied"; None where the likelihood has no exposures.
-    input : str
-        Which of FORMS the likelihood sees.
-    ties : Ties or None
-        The last clusters of items, if exposures are tied.
-    unknown : csr_array or None
-        Users × items: cells that were left out of the likelihood.
-    """
+    """A fit of factors, with what was learned of the likelihood and the priors."""
 
     user_posterior: Factor
     item_posterior: Factor
     model: Model
-    exposure: str | None
-    input: str = "counts"
+    exposure: str | None  # "exact" or "tied"; None where the likelihood has no exposures
+    input: str = "counts"  # the form in which the likelihood sees counts
     ties: Ties | None = None
-    unknown: sp.csr_array | None = None
+    unknown: sp.csr_array | None = None  # stores the cells that were left out of the likelihood
 
     @cached_property
     def fixed_items(self) -> FixedSide:
@@ -252,10 +217,6 @@ class AverageFit(FactorFit):
 
     A score is Σ_k ⟨w_uk⟩⟨h_ik⟩, so the mean over R fits is again a product of factors: those of all members side by
     side, the users' divided by R. Whatever needs only scores needs nothing else.
-
-    Attributes
-    ----------
-    members : tuple of FactorFit
     """
 
     members: tuple[FactorFit, ...]

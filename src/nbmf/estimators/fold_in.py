@@ -49,20 +49,10 @@ class Resources(NamedTuple):
 
 @dataclass(frozen=True)
 class FixedSide:
-    """The side that stays while rows of the other one are folded in.
+    """The side that stays while rows of the other one are folded in: its factor and ties, columns × K.
 
-    Attributes
-    ----------
-    factor : Factor
-        Its posterior or points, columns × K.
-    likelihood : Likelihood
-        Of the rows to be folded in × these columns.
-    prior : Prior
-        Of the rows. If it comes with rates per row, each new row learns its own.
-    ties : Ties or None
-        Clusters of the columns whose zero cells share an exposure; None if every cell has its own.
-    input : str
-        Which of FORMS the likelihood sees.
+    The likelihood is that of the new rows, which see counts in the form `input`. The prior is theirs, too; if it comes
+    with rates per row, each new row learns its own.
     """
 
     factor: Factor
@@ -97,17 +87,7 @@ def fold_in(
     start: Array | None = None,
     unknown: sp.csr_array | None = None,
 ) -> Factor:
-    """Return the factors of rows of counts, computed wherever that is fastest.
-
-    Parameters
-    ----------
-    counts : csr_array
-        Rows × columns of the fixed side.
-    start : array, optional
-        Rows × K of positive numbers. By default all components are alike and the row's expected total is its total.
-    unknown : csr_array, optional
-        Stores the cells that are left out of the likelihood.
-    """
+    """Return the factors of rows of counts, computed wherever that is fastest; `unknown` stores cells to leave out."""
     check_range(counts, side.factor.mean.dtype)
     prepared = Counts.of(formed(counts, side.input), np.dtype(np.float64), unknown).by_user
     until = Steps(resources.tol)
@@ -127,22 +107,9 @@ class Steps(NamedTuple):
 
 
 def fold_compiled(
-    counts: sp.csr_array,
-    side: FixedSide,
-    until: Steps,
-    *,
-    start: Array | None = None,
-    n_threads: int | None = None,
+    counts: sp.csr_array, side: FixedSide, until: Steps, *, start: Array | None = None, n_threads: int | None = None
 ) -> Folds:
-    """Fold rows in on the threads of this machine.
-
-    Parameters
-    ----------
-    counts : csr_array
-        Rows × columns, canonical; a negative count is an unknown cell, which is left out.
-    n_threads : int, optional
-        Number of threads, all cores by default. Results are identical for any number.
-    """
+    """Fold rows in on the threads of this machine; a negative count is an unknown cell, which is left out."""
     n_rows, dtype = counts.shape[0], side.factor.mean.dtype
     mean = _start(counts, side, start)
     allocated, exposed = np.empty_like(mean), np.empty_like(mean)
@@ -189,16 +156,12 @@ def fold_plainly(counts: sp.csr_array, side: FixedSide, until: Steps, *, start: 
     while steps.max(initial=0) < until.most and not settled.all():
         sums = backend.expect(data, Given(rows, side.factor, side.likelihood, side.ties)).user_sums
         if side.prior.per_row and side.factor.is_posterior:
-            rates[~settled] = (side.prior.shape * mean.shape[1] / np.maximum(rows.mean.sum(axis=1), LEAST_SUM))[
-                ~settled
-            ]
-        rows = (
-            backend.conditional(Prior(side.prior.shape, rates[:, None]), sums)
-            if side.factor.is_posterior
-            else backend.quotient(rows, sums)
-        )
-        change = np.abs(rows.mean - mean).sum(axis=1)
-        moving = ~settled
+            own = side.prior.shape * mean.shape[1] / np.maximum(rows.mean.sum(axis=1), LEAST_SUM)
+            rates = np.where(settled, rates, own)
+        posterior = side.factor.is_posterior
+        prior = Prior(side.prior.shape, rates[:, None])
+        rows = backend.conditional(prior, sums) if posterior else backend.quotient(rows, sums)
+        change, moving = np.abs(rows.mean - mean).sum(axis=1), ~settled
         mean[moving], allocated[moving], exposed[moving] = (
             values[moving] for values in (rows.mean, sums.allocated, np.broadcast_to(sums.exposed, mean.shape))
         )

@@ -154,12 +154,7 @@ def score_rows(
 ) -> tuple[Array, NDArray[np.int64]]:
     """Return Σ ln p(count) over the cells of each row that were not fitted, and how many cells that is.
 
-    Parameters
-    ----------
-    rows : NewRows
-        Rows of counts to score.
-    known : array
-        Which of them are scored with the factors of the fitted user of that id; the others are folded in first.
+    Rows that are `known` are scored with the factors of the fitted user of that id; the others are folded in first.
     """
     places = fit.user_lookup.find(rows.ids)[0]
     W = np.empty((len(rows.ids), fit.item_posterior.dimensions[1]), fit.dtype)

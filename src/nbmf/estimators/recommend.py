@@ -110,21 +110,11 @@ class Filter(NamedTuple):
 
 @dataclass(frozen=True)
 class Choice:
-    """What may be recommended to the users of one question, numbered from 0.
+    """What may be recommended to the users of one question, numbered from 0."""
 
-    Attributes
-    ----------
-    allowed : array or None
-        One boolean per item, for everybody; None allows all.
-    lists : csr_array or None
-        Users × items: the only items each user may get; None for whatever is allowed.
-    denied : csr_array or None
-        Users × items: what each user must not get.
-    """
-
-    allowed: NDArray[np.bool_] | None = None
-    lists: sp.csr_array | None = None
-    denied: sp.csr_array | None = None
+    allowed: NDArray[np.bool_] | None = None  # one per item, for everybody
+    lists: sp.csr_array | None = None  # users × items: the only items each user may get
+    denied: sp.csr_array | None = None  # users × items: what each user must not get
 
     @classmethod
     def of(cls, choose: Filter, items: Lookup, users: Lookup, rows: NDArray[np.intp] | None) -> Choice:

@@ -20,17 +20,8 @@ from nbmf.model.likelihood import Likelihood, NegativeBinomial
 class WeightFit(FitResult):
     """A fit of item–item weights.
 
-    Attributes
-    ----------
-    input, target : str
-        Which of FORMS the model sees of a user's counts, and which it predicts.
-    concentration : float
-        α.
-    weights : array or csr_array
-        B, items × items: how much one unit of input of the row's item adds to the expected target of the column's;
-        sparse if items have few neighbours.
-    intercept : array
-        b, one per item.
+    `input` and `target` are the forms of the counts that the model sees and predicts. `weights` is B, items × items:
+    how much one unit of input of the row's item adds to the column's; sparse if items have few neighbours.
     """
 
     input: str

@@ -27,22 +27,11 @@ NEWTON_STEPS = 50
 
 @dataclass(frozen=True)
 class Learned:
-    """Which hyper-parameters are learned.
+    """Which hyper-parameters are learned."""
 
-    Attributes
-    ----------
-    concentration : str
-        "" for none, "all" for one α, "user" or "item" for one each.
-    rates : bool
-        Whether every row has a rate of its own, β^W_u = α^W K/Σ_k⟨w_uk⟩ and likewise β^H_i. Otherwise there is one β^H,
-        and β^W is fixed.
-    shapes : bool
-        Whether α^W and α^H are learned.
-    """
-
-    concentration: str = ""
-    rates: bool = False
-    shapes: bool = False
+    concentration: str = ""  # "all" for one α, "user" or "item" for one each
+    rates: bool = False  # one per row, β^W_u = α^W K/Σ_k⟨w_uk⟩ and likewise β^H_i; otherwise one β^H, and β^W is fixed
+    shapes: bool = False  # α^W and α^H
 
 
 NOTHING = Learned()

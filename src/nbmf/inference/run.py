@@ -29,28 +29,16 @@ ROUNDING = 32  # allowed fall in units of the last place of |objective| + total 
 
 @dataclass(frozen=True)
 class State:
-    """Factors, and what follows from them: all that the next sweep needs.
-
-    Attributes
-    ----------
-    expectation : Expectation or None
-        Allocations and exposures at these factors. None in a state that is only kept and never swept on from.
-    objective : float
-        ELBO, or log-likelihood for points; higher is better.
-    log_base : float
-        The part of the objective that does not depend on the factors, Σ Likelihood.log_base.
-    trail : tuple
-        Parameters of earlier states, for algorithms that extrapolate.
-    """
+    """Factors, and what follows from them: all that the next sweep needs."""
 
     model: Model
     users: Factor
     items: Factor
     ties: Ties | None
-    expectation: Expectation | None
-    objective: float
-    log_base: float
-    trail: tuple[tuple[Array, ...], ...] = ()
+    expectation: Expectation | None  # None in a state that is only kept and never swept on from
+    objective: float  # ELBO, or log-likelihood for points; higher is better
+    log_base: float  # the part of the objective that does not depend on the factors
+    trail: tuple[tuple[Array, ...], ...] = ()  # parameters of earlier states, for algorithms that extrapolate
 
     @property
     def inferred(self) -> Expectation:
@@ -137,24 +125,12 @@ class Ending(Enum):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A run after a sweep: what a callback sees, and all that is needed to continue from there.
+    """A run after a sweep: what a callback sees, and all that is needed to continue from there."""
 
-    Attributes
-    ----------
-    state : State
-        Without its allocations and exposures, which follow from the rest.
-    before : float
-        The objective before the last sweep.
-    objectives : tuple of float
-        The objective after each sweep.
-    pending : tuple of int
-        Sweeps after which the ties are still to be refreshed.
-    """
-
-    state: State
-    before: float
+    state: State  # without its allocations and exposures, which follow from the rest
+    before: float  # the objective before the last sweep
     objectives: tuple[float, ...]
-    pending: tuple[int, ...]
+    pending: tuple[int, ...]  # sweeps after which the ties are still to be refreshed
 
     @property
     def sweep(self) -> int:
