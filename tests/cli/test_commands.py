@@ -132,7 +132,7 @@ def test_recommend_gives_names_and_numbers(tmp_path):
     assert answer[0]["user"] == 11
     assert "Ä [bold]" in typed("recommend", tmp_path / "m", "--user", "11", "--include-seen").stdout
     wrong = typed("recommend", tmp_path / "m", "--user", "ann", code=2)
-    assert "--user ann: the users of this model are numbers such as 10" in wrong.stderr
+    assert "user 'ann' was not in the data of the fit, which had 5 users; ids are numbers here" in wrong.stderr
 
 
 # ---- evaluate and compare -------------------------------------------------------------------------------------------

@@ -13,15 +13,12 @@ def main() -> None:
     """Factorize counts, such as plays, clicks, purchases or words, and recommend from them."""
 
 
-for command in (
-    demo.demo,
-    fit.fit,
-    plan.plan,
-    recommend.recommend,
-    evaluate.evaluate,
-    compare.compare,
-    reproduce.reproduce,
-    serve.serve,
-    serve.explore,
-):
-    main.add_command(command)
+main.add_command(demo.demo)
+main.add_command(fit.fit)
+main.add_command(plan.plan)
+main.add_command(recommend.recommend)
+main.add_command(evaluate.evaluate)
+main.add_command(compare.compare)
+main.add_command(reproduce.reproduce)
+main.add_command(serve.serve)
+main.add_command(serve.explore)

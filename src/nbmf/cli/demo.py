@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import nbmf
 from nbmf.cli.options import components_option, file_option, option, seed_option
 from nbmf.cli.serve import fit_and_keep
 from nbmf.cli.terminal import framed, sentences
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
-    from nbmf.data.interactions import Interactions
-    from nbmf.estimators.explain import Exposures
     from nbmf.experiments.study import Study
 
 RELEVANCE = {"ndcg_counts": "count", **{f"ndcg_at_least_{s}": f"count ≥ {s}" for s in (1, 2, 5)}}
@@ -52,43 +50,32 @@ def demo(household: int | None, components: int, seed: int, output: str) -> None
     console.print(f"{data}\nheld out: {study.split}\n")
     folder.mkdir(parents=True, exist_ok=True)
     kept = folder / "groceries.nbmf"
-    models = _fitted(study, components, seed, kept)
+    settings: dict[str, Any] = {"random_state": seed, "verbose": True}
+    models = {
+        "NBMF": fit_and_keep(nbmf.NBMF(components, **settings), study.train, str(kept)),
+        "PoissonMF": nbmf.PoissonMF(components, **settings).fit(study.train),
+        "binarized PoissonMF": nbmf.PoissonMF(components, binarize=True, **settings).fit(study.train),
+    }
     chosen = _typical_household(study.train) if household is None else household
     console.print(f"\n[bold]Household {chosen}[/bold]\n")
     names = dict(zip(data.items.tolist(), study.labels(), strict=True))
-    console.print(_bought(names, models["NBMF"].exposures(chosen)))
+    console.print(_bought(names, models["NBMF"], chosen))
     console.print(_recommended(study, names, models, chosen))
     console.print(_judged(study, models))
-    _draw(console, study, models["NBMF"], chosen, folder)
+    console.print(_draw(study, models["NBMF"], chosen, folder), markup=False, soft_wrap=True)
     how = shlex.join([sys.argv[0] if sys.argv[0].endswith("nbmf") else "nbmf", "explore", str(kept)])
     console.print(f"Every household, in the browser: {how}", markup=False, soft_wrap=True)
 
 
-def _fitted(study: Study, components: int, seed: int, kept: Path) -> dict[str, Any]:
-    """Fit the three models, and write the first to a file."""
-    import nbmf  # noqa: PLC0415
-
-    settings: dict[str, Any] = {"random_state": seed, "verbose": True}
-    first = nbmf.NBMF(components, **settings)
-    fit_and_keep(first, study.train, str(kept))
-    return {
-        "NBMF": first,
-        "PoissonMF": nbmf.PoissonMF(components, **settings).fit(study.train),
-        "binarized PoissonMF": nbmf.PoissonMF(components, binarize=True, **settings).fit(study.train),
-    }
-
-
-def _typical_household(data: Interactions) -> Any:
+def _typical_household(data: nbmf.Interactions) -> Any:
     """Return a household with the median number of different products and, among those, of purchases."""
-    import numpy as np  # noqa: PLC0415
-
-    n_products, n_bought = np.diff(data.matrix.indptr), data.matrix.sum(axis=1)
-    typical = np.flatnonzero(n_products == np.sort(n_products)[len(n_products) // 2])
+    n_products, n_bought = (data.matrix > 0).sum(axis=1), data.matrix.sum(axis=1)
+    [typical] = (n_products == sorted(n_products)[len(n_products) // 2]).nonzero()
     return data.users[sorted(typical, key=lambda row: n_bought[row])[len(typical) // 2]].item()
 
 
-def _bought(names: dict[Any, str], found: Exposures) -> Table:
-    """Return the products that a household bought most often, with its exposure to each."""
+def _bought(names: dict[Any, str], model: Any, household: Any) -> Table:
+    found = model.exposures(household)
     cells = zip(found.item.tolist(), found.count, found.intensity, found.exposure, found.sd, strict=True)
     rows = [
         (names[item], f"{count:.0f}", f"{intensity:.2f}", f"{exposure:.2f} ± {sd:.2f}")
@@ -102,7 +89,7 @@ def _recommended(study: Study, names: dict[Any, str], models: dict[str, Any], ho
     """Return ten products per model, with a mark on those that were held out."""
     held_out = study.test.matrix[[study.data.users.tolist().index(household)]].indices
     later = set(study.data.items[held_out].tolist())
-    columns: list[Any] = [[str(rank) for rank in range(1, 11)]]
+    columns = [list(map(str, range(1, 11)))]
     for name in ("NBMF", "PoissonMF"):
         found = models[name].recommend(household, n=10)
         columns.append([names[item] + " ✓" * (item in later) for item in found.items[0].tolist()])
@@ -114,17 +101,13 @@ def _recommended(study: Study, names: dict[Any, str], models: dict[str, Any], ho
 
 def _judged(study: Study, models: dict[str, Any]) -> Table:
     """Return a row per relevance: the NDCG of each model, and the lead of the best over the second."""
-    from nbmf.evaluation import compare, evaluate  # noqa: PLC0415
-
     rows, parts = [], (study.train, study.test)
-    results = {name: evaluate(model, *parts, ("counts", 1, 2, 5), at=()) for name, model in models.items()}
+    results = {name: nbmf.evaluate(model, *parts, ("counts", 1, 2, 5), at=()) for name, model in models.items()}
     for metric, relevance in RELEVANCE.items():
-        best, second, *_ = compare(results, metric)
-        ahead = compare(results, metric, baseline=second.name)[best.name]
-        cells = [
-            _cell(result[metric].mean, result[metric].interval, "best " * (name == best.name))
-            for name, result in results.items()
-        ]
+        best, second, *_ = nbmf.compare(results, metric)
+        ahead = nbmf.compare(results, metric, baseline=second.name)[best.name]
+        found = {name: result[metric] for name, result in results.items()}
+        cells = [_cell(one.mean, one.interval, "best " * (name == best.name)) for name, one in found.items()]
         rows.append((relevance, *cells, _cell(ahead.difference, ahead.difference_interval)))
     title = "How well they rank what was held out: NDCG and 95 % interval"
     return framed(title, ("relevance", *results, "lead over the second"), rows, "<>>>>", lines=True)
@@ -134,13 +117,12 @@ def _cell(value: float, interval: tuple[float, float], mark: str = "") -> str:
     return f"{mark}{value:.3f}\n{interval[0]:.3f} to {interval[1]:.3f}"
 
 
-def _draw(console: Console, study: Study, model: Any, household: Any, folder: Path) -> None:
+def _draw(study: Study, model: Any, household: Any, folder: Path) -> str:
+    """Draw the exposures of a household, and return a sentence that says where."""
     if find_spec("matplotlib") is None:
-        console.print("For a figure of its exposures: pip install 'nbmf[plots]'", markup=False)
-        return
+        return "For a figure of its exposures: pip install 'nbmf[plots]'"
     from nbmf.experiments.figures import of_user  # noqa: PLC0415
     from nbmf.experiments.portrait import portray  # noqa: PLC0415
 
     of_user(portray(study, model, household)).save(folder)
-    text = f"Its exposures, and what it has not bought yet: {folder / 'exposure.png'}"
-    console.print(text, markup=False, soft_wrap=True)
+    return f"Its exposures, and what it has not bought yet: {folder / 'exposure.png'}"

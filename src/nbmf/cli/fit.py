@@ -6,51 +6,36 @@ import os
 import re
 import warnings
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from nbmf.cli.options import (
-    MODELS,
-    Values,
-    check_model,
-    data_group,
-    file_option,
-    fit_group,
-    grouped,
-    json_option,
-    make_model,
-    option,
-    read_data,
-)
+import nbmf
+from nbmf.cli import options
+from nbmf.cli.options import Values, file_option, grouped, option
 from nbmf.cli.terminal import end_interrupted, sentences, show, show_json
-
-if TYPE_CHECKING:
-    from nbmf.data.interactions import Interactions
-
-_SECONDS = {"s": 1, "m": 60, "h": 3600}
+from nbmf.inference.progress import Stopwatch
 
 
 def _interval(context: click.Context, parameter: click.Parameter, value: str) -> int | timedelta:
-    """Read a number of sweeps, or a time such as 30s, 5m or 1h."""
     parts = re.fullmatch("([1-9][0-9]{0,8})([smh]?)", value)
     if parts is None:
         raise click.BadParameter(f"{value!r} is neither a number of sweeps nor a time such as 30s, 5m or 1h")
     number, unit = parts.groups()
-    return timedelta(seconds=int(number) * _SECONDS[unit]) if unit else int(number)
+    return timedelta(seconds=int(number) * {"s": 1, "m": 60, "h": 3600}[unit]) if unit else int(number)
 
 
 @click.command()
 @file_option("-o", "--output", required=True, help="Where to write the model.")
 @option(
     "--model",
-    type=click.Choice((*MODELS, "nbslim")),
+    type=click.Choice((*options.MODELS, "nbslim")),
     default="nbmf",
     help="Negative binomial factorization; Poisson factorization, of counts or of whether there is a count (binary); "
     "or nbslim, weights between items, which has no components, sweeps, seed or checkpoints.",
 )
-@fit_group
-@data_group
+@options.fit_group
+@options.data_group
 @grouped(
     "checkpoints",
     file_option("--checkpoint", show_default="none", help="Where to save the fit as it runs, to resume it later."),
@@ -63,7 +48,7 @@ def _interval(context: click.Context, parameter: click.Parameter, value: str) ->
     ),
     option("--resume", is_flag=True, show_default="start anew", help="Resume from the checkpoint if there is one."),
 )
-@json_option
+@options.json_option
 @sentences()
 def fit(source: Values, output: str, model: str, settings: Values, checkpoints: Values, as_json: bool) -> None:
     """Fit a model to DATA and write it to a file.
@@ -74,17 +59,16 @@ def fit(source: Values, output: str, model: str, settings: Values, checkpoints: 
     checkpoint = checkpoints["checkpoint"]
     if checkpoints["resume"] and checkpoint is None:
         raise click.UsageError("--resume needs a checkpoint to resume from: give --checkpoint FILE")
-    check_model(model, settings["concentration"], "components", "seed", "max_iter", "tol", *checkpoints)
+    options.check_model(model, settings["concentration"], "components", "seed", "max_iter", "tol", *checkpoints)
     _check_files({"DATA": source["data"], "--output": output, "--checkpoint": checkpoint})
-    from nbmf.inference.progress import Stopwatch  # noqa: PLC0415
     from nbmf.storage.container import check_place  # noqa: PLC0415 (heavy modules only when the command runs)
 
     check_place(output)
-    found = read_data(**source)
+    found = options.read_data(**source)
     warnings.filterwarnings("ignore", "fit interrupted")  # reported below
     arguments = {} if checkpoint is None else _fit_arguments(**checkpoints)
     watch = Stopwatch()
-    estimator = make_model(model, **settings).fit(found, **arguments)
+    estimator = options.make_model(model, **settings).fit(found, **arguments)
     estimator.save(output)
     _report(estimator, found, output, watch.seconds, as_json)
     if estimator.ending_ == "interrupted":
@@ -96,22 +80,18 @@ def _check_files(files: dict[str, str | None]) -> None:
     """Refuse to write over the data, or one output over another."""
     places: dict[str, str] = {}
     for role, path in files.items():
-        if path is not None:
-            other = places.setdefault(os.path.realpath(path), role)
-            if other != role:
-                raise click.UsageError(f"{role} {path} is also {other}; name another file, as this one would be lost")
+        if path is not None and (other := places.setdefault(os.path.realpath(path), role)) != role:
+            raise click.UsageError(f"{role} {path} is also {other}; name another file, as this one would be lost")
 
 
 def _fit_arguments(checkpoint: str, checkpoint_every: int | timedelta, resume: bool) -> Values:
-    """Return the arguments of `fit` for a checkpoint, from which the fit resumes if asked to and it exists."""
-    exists = os.path.exists(checkpoint)
-    if resume and not exists:
+    if resume and not os.path.exists(checkpoint):
         click.echo(f"{checkpoint}: no checkpoint yet, so the fit starts anew", err=True)
-    saved = checkpoint if resume and exists else None
-    return {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": saved}
+        resume = False
+    return {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": checkpoint if resume else None}
 
 
-def _report(estimator: Any, data: Interactions, output: str, seconds: float, as_json: bool) -> None:
+def _report(estimator: Any, data: nbmf.Interactions, output: str, seconds: float, as_json: bool) -> None:
     facts = {
         "model": type(estimator).__name__,
         "file": output,

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial, wraps
-from typing import TYPE_CHECKING, Any
+from functools import partial, reduce, wraps
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from nbmf.data.interactions import Interactions
-    from nbmf.estimators.slim import NBSLIM
+import nbmf
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 Values = dict[str, Any]  # of a group of options, by the options' names
+Column = str | None
 
 MODELS = ("nbmf", "poisson", "binary")
 JUDGED = (*MODELS, "popularity")
@@ -23,13 +22,7 @@ COMPARED = (*JUDGED, "averaged", "nbslim", "ease", "knn", "als", "bpr", "hpf", "
 
 def together(*decorators: Decorator) -> Decorator:
     """Combine decorators into one; the first is the outermost."""
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for decorator in reversed(decorators):
-            command = decorator(command)
-        return command
-
-    return decorate
+    return lambda command: reduce(lambda made, decorator: decorator(made), reversed(decorators), command)
 
 
 def grouped(name: str, *options: Decorator) -> Decorator:
@@ -52,7 +45,6 @@ file_option = partial(option, metavar="FILE", type=click.Path())
 column_option = partial(option, metavar="COLUMN", show_default="recognised by name or position")
 
 data_argument = click.argument("data", type=click.Path())
-
 data_options = together(
     column_option("--user", help="Column of user ids."),
     column_option("--item", help="Column of item ids."),
@@ -79,6 +71,7 @@ split_options = together(
     column_option("--time", show_default="times are not read", help="Column of times."),
 )
 
+json_option = option("--json", "as_json", is_flag=True, show_default="a table", help="Print JSON to standard output.")
 components_option = number_option("-k", "--components", metavar="K", default=50, help="Number of components.")
 seed_option = number_option("--seed", default=0, type=click.IntRange(0, 2**32 - 1), help="Random seed.")
 
@@ -102,26 +95,16 @@ fit_options = together(
     ),
 )
 
-json_option = option("--json", "as_json", is_flag=True, show_default="a table", help="Print JSON to standard output.")
-
-
 data_group = grouped("source", data_argument, data_options)
 split_group = grouped("splitting", split_options)
 fit_group = grouped("settings", fit_options)
 
 
 def read_data(
-    data: str,
-    user: str | None,
-    item: str | None,
-    count: str | None,
-    min_users: int,
-    min_items: int,
-    time: str | None = None,
-) -> Interactions:
+    data: str, user: Column, item: Column, count: Column, min_users: int, min_items: int, time: Column = None
+) -> nbmf.Interactions:
     """Read a file and filter it once, items first, as the paper does."""
-    import nbmf  # noqa: PLC0415
-    from nbmf.storage.counts import is_counts_file  # noqa: PLC0415
+    from nbmf.storage.counts import is_counts_file  # noqa: PLC0415 (heavy modules only when a command runs)
 
     columns = {"user": user, "item": item, "count": count, "time": time}
     given = " and ".join(f"--{name} {column}" for name, column in columns.items() if column is not None)
@@ -143,25 +126,22 @@ def read_data(
     return found
 
 
-def split_data(found: Interactions, split: str, test_fraction: float, seed: int) -> tuple[Interactions, Interactions]:
+def split_data(
+    found: nbmf.Interactions, split: str, test_fraction: float, seed: int
+) -> tuple[nbmf.Interactions, nbmf.Interactions]:
     """Return the counts to fit and those to test on."""
-    match split:
-        case "random":
-            parts = found.split(test_fraction, seed=seed)
-        case "per-user":
-            parts = found.split_per_user(test_fraction, seed=seed)
-        case "last":
-            parts = found.leave_last_out(seed=seed)
-        case _:
-            parts = found.split_by_date(test_fraction=test_fraction)
+    if split == "last":
+        parts = found.leave_last_out(seed=seed)
+    elif split == "date":
+        parts = found.split_by_date(test_fraction=test_fraction)
+    else:
+        parts = (found.split if split == "random" else found.split_per_user)(test_fraction, seed=seed)
     click.echo(f"held out: {parts.test.nnz:,} counts; users without any: {len(parts.untested):,}", err=True)
     return parts
 
 
 def make_model(name: str, components: int, concentration: float | None, seed: int, max_iter: int, tol: float) -> Any:
     """Return the estimator of this name, with progress shown; nbslim has none of the other settings."""
-    import nbmf  # noqa: PLC0415
-
     if name == "nbslim":
         return make_slim(concentration)
     common: Values = {"random_state": seed, "max_iter": max_iter, "tol": tol, "verbose": True}
@@ -170,10 +150,8 @@ def make_model(name: str, components: int, concentration: float | None, seed: in
     return nbmf.PoissonMF(components, binarize=name == "binary", **common)
 
 
-def make_slim(concentration: float | None) -> NBSLIM:
+def make_slim(concentration: float | None) -> nbmf.NBSLIM:
     """Return the estimator nbslim, with progress shown."""
-    import nbmf  # noqa: PLC0415
-
     own: Values = {} if concentration is None else {"concentration": concentration}
     return nbmf.NBSLIM(verbose=True, **own)
 

@@ -5,32 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+import nbmf
 from nbmf.cli.options import Values, components_option, data_group, json_option, number_option, option, read_data
 from nbmf.cli.terminal import sentences, show, show_json
 
-if TYPE_CHECKING:
-    from nbmf.backends.cost import Sizes
-    from nbmf.data.interactions import Interactions
-
 LEAST_MACHINE = 10**8  # bytes; a smaller --memory is a slip
 EXPOSURES = {"tied": "tied", "exact": "exact", "Poisson": None}
-
-
-def _size(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    """Read a number of bytes such as 16GB."""
-    from nbmf.storage.counts import as_bytes  # noqa: PLC0415 (heavy modules only when the command runs)
-
-    try:
-        size = None if value is None else as_bytes("--memory", value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-    if size is not None and size < LEAST_MACHINE:
-        raise click.BadParameter(f"--memory is {value!r}, which is {size:,} bytes; write 16GB for 16 gigabytes")
-    return size
 
 
 @click.command()
@@ -39,14 +23,13 @@ def _size(context: click.Context, parameter: click.Parameter, value: str | None)
 @option(
     "--memory",
     metavar="SIZE",
-    callback=_size,
     show_default="that of this machine",
     help="Memory of one machine, such as 16GB, to say how many machines a fit needs.",
 )
 @data_group
 @json_option
 @sentences()
-def plan(source: Values, components: int, clusters: int, memory: int | None, as_json: bool) -> None:
+def plan(source: Values, components: int, clusters: int, memory: str | None, as_json: bool) -> None:
     """Estimate the memory and time that a fit of DATA takes.
 
     DATA is a file for `nbmf fit`, or one written by `nbmf.store_counts`. There is a line for each kind of exposure:
@@ -54,14 +37,14 @@ def plan(source: Values, components: int, clusters: int, memory: int | None, as_
     read, and follows from the sizes; reading a text file may take more (`nbmf.store_counts` keeps within a limit).
     Time is extrapolated from sweeps on a sample of the users.
     """
-    from nbmf.backends.cost import Sizes  # noqa: PLC0415
+    from nbmf.storage.counts import as_bytes  # noqa: PLC0415 (heavy modules only when the command runs)
 
+    here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    machine = here if memory is None else as_bytes("--memory", memory)
+    if machine < LEAST_MACHINE:
+        raise ValueError(f"--memory is {memory!r}, which is {machine:,} bytes; write 16GB for 16 gigabytes")
     found = read_data(**source)
-    machine = memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    plans = [
-        _plan(found, name, Sizes(found.n_users, found.n_items, found.nnz, components, exposure, clusters), machine)
-        for name, exposure in EXPOSURES.items()
-    ]
+    plans = [_plan(found, name, components, clusters, machine) for name in EXPOSURES]
     if as_json:
         sizes = {"users": found.n_users, "items": found.n_items, "counts": found.nnz, "components": components}
         show_json({**sizes, "memory of a machine": machine, "plans": plans})
@@ -71,13 +54,13 @@ def plan(source: Values, components: int, clusters: int, memory: int | None, as_
     show(title, columns, [_row(each) for each in plans], left=2)
 
 
-def _plan(found: Interactions, name: str, sizes: Sizes, machine: int) -> dict[str, Any]:
-    """Return the cost of a fit under the keys of the JSON output."""
+def _plan(found: nbmf.Interactions, name: str, components: int, clusters: int, machine: int) -> dict[str, Any]:
     from nbmf.backends import make_backend  # noqa: PLC0415
+    from nbmf.backends.cost import Sizes  # noqa: PLC0415
     from nbmf.inference.timing import seconds_per_sweep  # noqa: PLC0415
 
-    make = partial(make_backend, "auto", None, sizes.products)
-    given = _bytes(found)
+    sizes = Sizes(found.n_users, found.n_items, found.nnz, components, EXPOSURES[name], clusters)
+    make, given = partial(make_backend, "auto", None, sizes.products), _bytes_as_read(found)
     parts, machines = sizes.memory(), sizes.machines(machine, given)
     return {
         "exposure": name,
@@ -99,8 +82,7 @@ def _row(each: dict[str, Any]) -> list[str]:
     return [each["exposure"], each["backend"], f"{each['seconds a sweep']:.3g} s", *gigabytes, machines]
 
 
-def _bytes(found: Interactions) -> int:
-    """Return the memory of the counts and ids as they were read."""
+def _bytes_as_read(found: nbmf.Interactions) -> int:
     matrix = found.matrix
     positions = matrix.indices.nbytes + matrix.indptr.nbytes
     if matrix.indices.itemsize == 8:  # `Counts` copies them in half the bytes

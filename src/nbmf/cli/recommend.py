@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import nbmf
 from nbmf.cli.options import file_option, json_option, number_option, option
 from nbmf.cli.terminal import sentences, show, show_json
 
@@ -20,30 +21,24 @@ FORMATS = {".csv": "FORMAT csv, HEADER", ".parquet": "FORMAT parquet"}
 @click.argument("model", type=click.Path())
 @option("--user", "users", metavar="ID", multiple=True, show_default=False, help="A user; may be repeated.")
 @option("--all", "everybody", is_flag=True, show_default="the users given", help="All users of the model.")
-@number_option("-n", "n_items", default=10, help="Number of items per user.")
+@number_option("-n", default=10, help="Number of items per user.")
 @option("--include-seen", is_flag=True, show_default="new items only", help="Include items the user already has.")
 @file_option("-o", "--output", show_default="a table", help="Write to a .csv or .parquet file.")
 @json_option
 @sentences()
 def recommend(
-    model: str,
-    users: tuple[str, ...],
-    everybody: bool,
-    n_items: int,
-    include_seen: bool,
-    output: str | None,
-    as_json: bool,
+    model: str, users: tuple[str, ...], everybody: bool, n: int, include_seen: bool, output: str | None, as_json: bool
 ) -> None:
     """Recommend items to users of MODEL, a file written by `nbmf fit`.
 
     Scores are expected counts; those of nbslim are expected targets. Items with equal scores keep their order.
     """
-    _check(bool(users), everybody, output, as_json)
-    import nbmf  # noqa: PLC0415
+    _check_options(bool(users), everybody, output, as_json)
+    from nbmf.data.ids import Lookup  # noqa: PLC0415 (heavy modules only when the command runs)
 
     fitted = nbmf.load(model)
-    chosen = fitted.users_ if everybody else _ids(users, fitted.users_)
-    found = fitted.recommend(chosen, n_items, exclude_seen=not include_seen)
+    chosen = fitted.users_ if everybody else list(map(Lookup(fitted.users_, "user").from_text, users))
+    found = fitted.recommend(chosen, n, exclude_seen=not include_seen)
     columns = found.columns
     if output is not None:
         _write(columns, output)
@@ -56,8 +51,7 @@ def recommend(
         show(f"{what}, largest first", list(columns), list(zip(*texts, strict=True)), left=len(columns) - 1)
 
 
-def _check(some: bool, everybody: bool, output: str | None, as_json: bool) -> None:
-    """Refuse options that contradict each other."""
+def _check_options(some: bool, everybody: bool, output: str | None, as_json: bool) -> None:
     if everybody == some:
         how = "not both" if everybody else "one of them is needed"
         raise click.UsageError(f"say for whom: --user ID, which may be repeated, or --all; {how}")
@@ -69,20 +63,7 @@ def _check(some: bool, everybody: bool, output: str | None, as_json: bool) -> No
         raise click.UsageError(f"-o {output}: the name must end in {' or '.join(FORMATS)}")
 
 
-def _ids(texts: tuple[str, ...], known: NDArray[Any]) -> NDArray[Any]:
-    """Return ids of the type that the model has: numbers, if its users are numbers."""
-    import numpy as np  # noqa: PLC0415
-
-    if known.dtype.kind in "OU":
-        return np.array(texts, object)
-    try:
-        return np.array([int(text) if known.dtype.kind in "iu" else float(text) for text in texts])
-    except (ValueError, OverflowError):
-        raise ValueError(f"--user {', '.join(texts)}: the users of this model are numbers such as {known[0]}") from None
-
-
 def _write(columns: dict[str, NDArray[Any]], output: str) -> None:
-    """Write a file as a whole, or not at all."""
     import duckdb  # noqa: PLC0415 (slow to import)
 
     from nbmf.storage.container import check_place, replacing  # noqa: PLC0415
@@ -95,9 +76,7 @@ def _write(columns: dict[str, NDArray[Any]], output: str) -> None:
 
 
 def _by_user(columns: dict[str, NDArray[Any]]) -> list[dict[str, Any]]:
-    """Return the items of each user with their names, if any, and scores."""
     users: dict[Any, list[dict[str, Any]]] = {}
-    for cells in zip(*(column.tolist() for column in columns.values()), strict=True):
-        row = dict(zip(columns, cells, strict=True))
-        users.setdefault(row["user"], []).append({name: row[name] for name in row if name not in ("user", "rank")})
+    for user, _, *cells in zip(*(column.tolist() for column in columns.values()), strict=True):
+        users.setdefault(user, []).append(dict(zip(list(columns)[2:], cells, strict=True)))
     return [{"user": user, "items": items} for user, items in users.items()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import signal
@@ -11,7 +10,6 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -19,14 +17,15 @@ import click
 if TYPE_CHECKING:
     from rich.table import Table
 
+Rows = Sequence[Sequence[str]]
+
 INTERRUPTED = 130  # the exit code that shells use after Ctrl-C
-IN_THE_SHELL = {
+IN_THE_SHELL = {  # remedies in error messages of the library, and the same on the command line
     "read_interactions(…, time='column') or Interactions.from_arrays(…, times=…)": "--time COLUMN",
     "model.save(path)": "nbmf fit DATA -o FILE",
     "fit(X, resume=path)": "nbmf fit DATA --checkpoint FILE --resume",
     "nbmf.load(path)": "nbmf recommend FILE",
 }
-"""Remedies in error messages of the library, and the same on the command line."""
 
 
 class BadInputError(click.ClickException):
@@ -38,11 +37,11 @@ class BadInputError(click.ClickException):
 @contextmanager
 def sentences() -> Iterator[None]:
     """Report bad input as a sentence with exit code 2, warnings as notes, and Ctrl-C with exit code 130."""
-    presses: list[int] = []
+    presses: list[Any] = []
 
-    def press(number: int, frame: FrameType | None) -> None:
-        presses.append(number)
-        signal.default_int_handler(number, frame)
+    def press(*pressed: Any) -> None:
+        presses.append(pressed)
+        signal.default_int_handler(*pressed)
 
     usual = signal.signal(signal.SIGINT, press)
     try:
@@ -52,25 +51,19 @@ def sentences() -> Iterator[None]:
             yield
     except BrokenPipeError:  # the reader of our output, such as `head`, has read enough; click exits quietly
         raise
-    except KeyboardInterrupt:
-        end_interrupted("nothing was written")
-    except Exception as error:
-        if presses:  # a compiler loses the KeyboardInterrupt, and then fails over something that is missing
+    except (KeyboardInterrupt, Exception) as error:
+        # a compiler loses the KeyboardInterrupt, and then fails over something that is missing
+        if presses or isinstance(error, KeyboardInterrupt):
             end_interrupted("nothing was written")
         if not isinstance(error, KeyError | ValueError | OSError | ModuleNotFoundError):
             raise
         # the text of a KeyError is its argument in quotes
         text = str(error.args[0] if isinstance(error, KeyError) else error)
-        raise BadInputError(_for_the_shell(text)) from error
+        for python, shell in IN_THE_SHELL.items():
+            text = text.replace(python, shell)
+        raise BadInputError(re.sub(r"\b(user|item|count|time)=('…')?", r"--\1", text)) from error
     finally:
         signal.signal(signal.SIGINT, usual)
-
-
-def _for_the_shell(text: str) -> str:
-    """Replace remedies in Python by those on the command line."""
-    for python, shell in IN_THE_SHELL.items():
-        text = text.replace(python, shell)
-    return re.sub(r"\b(user|item|count|time)=('…')?", r"--\1", text)
 
 
 def end_interrupted(kept: str) -> NoReturn:
@@ -84,7 +77,7 @@ def end_interrupted(kept: str) -> NoReturn:
     sys.exit(INTERRUPTED)
 
 
-def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
+def show(title: str, columns: Sequence[str], rows: Rows, *, left: int = 1) -> None:
     """Print a table, framed on a terminal and plain elsewhere; the first `left` columns are left-aligned."""
     alignment = "<" * left + ">" * (len(columns) - left)
     if sys.stdout.isatty():
@@ -99,9 +92,7 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, l
         click.echo("  ".join(cells).rstrip())
 
 
-def framed(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], alignment: str, *, lines: bool = False
-) -> Table:
+def framed(title: str, columns: Sequence[str], rows: Rows, alignment: str, *, lines: bool = False) -> Table:
     """Return a table with a frame; `alignment` has < or > for each column, and `lines` separate the rows."""
     from rich.table import Table  # noqa: PLC0415 (slow to import)
     from rich.text import Text  # noqa: PLC0415
@@ -116,12 +107,5 @@ def framed(
 
 def show_json(value: Any) -> None:
     """Print one JSON value; numbers that are not finite become null."""
-    click.echo(json.dumps(_plain(value), ensure_ascii=False))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    finite = json.loads(json.dumps(value), parse_constant=lambda constant: None)
+    click.echo(json.dumps(finite, ensure_ascii=False))

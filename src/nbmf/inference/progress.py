@@ -28,18 +28,11 @@ class Stopwatch:
 
 
 class Bar:
-    """Context manager that shows on standard error how far a run is.
+    """Context manager that shows on standard error how far a run is, or nothing if it is quiet."""
 
-    Parameters
-    ----------
-    pause : float
-        Minimum seconds between plain lines. With a pause, the last line follows at the end with the seconds taken.
-    quiet : bool
-        Show nothing.
-    """
-
-    def __init__(self, title: str, *, pause: float = 0.0, quiet: bool = False) -> None:
-        self.title, self.pause, self.written_at, self.text = title, pause, 0.0, ""
+    def __init__(self, title: str, *, what: str = "runs", pause: float = 0.0, quiet: bool = False) -> None:
+        self.title, self.what, self.text = title, what, ""
+        self.pause, self.written_at = pause, 0.0  # least seconds between plain lines, and those of the last line
         self.stream: TextIO = io.StringIO() if quiet else sys.stderr
         self.bar: Any = None
 
@@ -49,9 +42,8 @@ class Bar:
             from rich.console import Console  # noqa: PLC0415 (slow to import)
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
-            text = TextColumn("{task.fields[text]}", markup=False)
-            columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), text)
-            self.bar = Progress(*columns, console=Console(file=self.stream))
+            console, text = Console(stderr=True), TextColumn("{task.fields[text]}", markup=False)
+            self.bar = Progress("{task.description}", BarColumn(), TimeElapsedColumn(), text, console=console)
             self.task = self.bar.add_task(self.title, total=1.0, text="")
             self.bar.start()
         return self
@@ -68,7 +60,7 @@ class Bar:
     def __exit__(self, *exception: object) -> None:
         if self.bar is not None:
             self.bar.stop()
-        elif self.pause and self.text:
+        elif self.pause and self.text:  # the last text may not have been written yet
             self.stream.write(f"{self.title}: {self.text}, {self.watch.seconds:.1f} s\n")
 
 
@@ -88,10 +80,6 @@ class Progress(Bar):
 class RunsProgress(Bar):
     """Bar of many runs (or whatever `what` names): how many are finished, and the time left."""
 
-    def __init__(self, title: str, *, what: str = "runs", pause: float = 0.0, quiet: bool = False) -> None:
-        super().__init__(title, pause=pause, quiet=quiet)
-        self.what = what
-
     def report(self, n_done: int, n_runs: int, share: float, last: str = "") -> None:
         """Show a finished run; `share` is how much of the work of this call is done, from 0 to 1."""
         left = f"about {in_words(self.watch.seconds * (1 - share) / share)} left" if 0 < share < 1 else ""
@@ -104,10 +92,9 @@ def in_words(seconds: float) -> str:
     >>> in_words(42), in_words(100), in_words(7500)
     ('42 s', '1 min 40 s', '2 h 5 min')
     """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 class Interval:

@@ -25,17 +25,7 @@ LEAST_SWEEPS, MOST_SWEEPS, TIMED_SECONDS = 4, 40, 3.0
 
 
 def seconds_per_sweep(matrix: sp.csr_array, sizes: Sizes, make: Callable[[], Backend]) -> float:
-    """Time sweeps on two samples of the users and extend the line through both to all users.
-
-    Parameters
-    ----------
-    matrix : csr_array
-        Counts, users × items.
-    sizes : Sizes
-        Sizes and settings of the fit.
-    make : callable
-        Returns a new backend; each sample needs its own, since a device keeps the counts of one.
-    """
+    """Time sweeps on two samples of the users and extend the line through both to all users."""
     n_users, n_items = matrix.shape
     wanted = SAMPLED_CELLS / n_items if sizes.exposure == "exact" else n_users * SAMPLED_COUNTS / matrix.nnz
     step = max(1, int(n_users / wanted))
@@ -49,21 +39,16 @@ def seconds_per_sweep(matrix: sp.csr_array, sizes: Sizes, make: Callable[[], Bac
 
 def _timed(samples: list[sp.csr_array], sizes: Sizes, make: Callable[[], Backend]) -> list[float]:
     """Return the seconds of the fastest sweep on each sample, since other work on the machine only adds to them."""
-    sweeps = [_sweep(sample, sizes, make()) for sample in samples]
-    for sweep in sweeps:
-        sweep()  # compiles the kernels and lays out the counts
-    times: list[list[float]] = [[] for _ in samples]
+    sweeps = [_sweep(sample, sizes, make()) for sample in samples]  # a backend each: a device keeps the counts of one
+    times = [[sweep() for sweep in sweeps]]  # never the fastest: compiles the kernels and lays out the counts
     whole = Stopwatch()
-    while len(times[0]) < LEAST_SWEEPS or (whole.seconds < TIMED_SECONDS and len(times[0]) < MOST_SWEEPS):
-        for sweep, of_sample in zip(sweeps, times, strict=True):
-            watch = Stopwatch()
-            sweep()
-            of_sample.append(watch.seconds)
-    return [min(of_sample) for of_sample in times]
+    while len(times) <= LEAST_SWEEPS or (whole.seconds < TIMED_SECONDS and len(times) <= MOST_SWEEPS):
+        times.append([sweep() for sweep in sweeps])
+    return [min(of_sample) for of_sample in zip(*times, strict=True)]
 
 
-def _sweep(matrix: sp.csr_array, sizes: Sizes, backend: Backend) -> Callable[[], None]:
-    """Return a function that does the next sweep on a sample."""
+def _sweep(matrix: sp.csr_array, sizes: Sizes, backend: Backend) -> Callable[[], float]:
+    """Return a function that does the next sweep on a sample, and returns its seconds."""
     rng, counts = np.random.RandomState(0), Counts.of(matrix, np.dtype(sizes.dtype))
     W, H = (rng.gamma(1, 1, (n, sizes.n_components)).astype(sizes.dtype) for n in matrix.shape)
     labels = rng.randint(sizes.n_clusters, size=sizes.n_items).astype(np.int32)  # all clusterings cost the same
@@ -71,7 +56,9 @@ def _sweep(matrix: sp.csr_array, sizes: Sizes, backend: Backend) -> Callable[[],
     model = Model(Poisson() if sizes.exposure is None else NegativeBinomial(1.0), Prior(1, 1), Prior(1, 1))
     states = [begin(model, counts, backend, W, H, ties)]
 
-    def sweep() -> None:
+    def sweep() -> float:
+        watch = Stopwatch()
         states.append(CAVI().step(states.pop(), counts, backend))
+        return watch.seconds
 
     return sweep

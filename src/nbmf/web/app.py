@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -78,24 +78,17 @@ def build_app(served: ServedModel, *, limits: Limits | None = None, access: Acce
         watcher.cancel()
         pool.shutdown(wait=False, cancel_futures=True)
 
+    # no pages of documentation, as they load scripts from other sites
     app = FastAPI(
-        title="nbmf",
-        version=version("nbmf"),
-        description="Recommendations of one model, with reasons and intervals.",
-        docs_url=None,  # these pages load scripts from other sites
-        redoc_url=None,
-        lifespan=lifespan,
-        responses=ERRORS,
+        title="nbmf", version=version("nbmf"), docs_url=None, redoc_url=None, lifespan=lifespan, responses=ERRORS
     )
+    app.description = "Recommendations of one model, with reasons and intervals."
     _handle_errors(app)
     _add_answers(app, served, ask)
     _add_operations(app, served, registry)
     _add_page(app)
     if access.origins:
-        headers = ["authorization", "content-type"]
-        app.add_middleware(
-            CORSMiddleware, allow_origins=access.origins, allow_methods=["GET", "POST"], allow_headers=headers
-        )
+        app.add_middleware(CORSMiddleware, access.origins, ["GET", "POST"], ["authorization", "content-type"])
     return Guard(app, limits or Limits(), access, registry)
 
 
@@ -153,7 +146,8 @@ def _add_answers(app: FastAPI, served: ServedModel, ask: Callable[..., Awaitable
 
     @app.post("/api/recommend", response_model=schema.Recommendations, summary="Recommend items to a new user")
     async def recommend_for(basket: schema.Basket) -> Response:
-        return await ask(lambda views: views.recommend_for(_total(basket.items), basket.n, basket.level))
+        counts = [(row.item, row.count) for row in basket.items]
+        return await ask(lambda views: views.recommend_for(counts, basket.n, basket.level))
 
     @app.get("/api/explain", response_model=schema.Reasons, summary="Explain a user's score of an item")
     async def explain(user: User, item: Item, n: Number = 10) -> Response:
@@ -161,7 +155,8 @@ def _add_answers(app: FastAPI, served: ServedModel, ask: Callable[..., Awaitable
 
     @app.post("/api/explain", response_model=schema.Reasons, summary="Explain a new user's score of an item")
     async def explain_for(question: schema.Question) -> Response:
-        return await ask(lambda views: views.explain_for(_total(question.items), question.item, question.n))
+        counts = [(row.item, row.count) for row in question.items]
+        return await ask(lambda views: views.explain_for(counts, question.item, question.n))
 
     @app.get("/api/exposures", response_model=schema.History, summary="List a user's items with their exposures")
     async def exposures(user: User, n: Number = schema.MOST_ITEMS) -> Response:
@@ -194,13 +189,6 @@ def _add_answers(app: FastAPI, served: ServedModel, ask: Callable[..., Awaitable
     @app.get("/api/fit", response_model=schema.Whole, summary="Return the objective after each sweep of the fit")
     async def fit() -> Response:
         return await ask(lambda views: views.fit())
-
-
-def _total(items: Sequence[schema.Count]) -> dict[Any, float]:
-    counts: dict[Any, float] = {}
-    for row in items:
-        counts[row.item] = counts.get(row.item, 0.0) + row.count
-    return counts
 
 
 def _add_operations(app: FastAPI, served: ServedModel, registry: CollectorRegistry) -> None:
@@ -245,11 +233,10 @@ def _with_examples(description: dict[str, Any], example: dict[str, Any]) -> dict
     return description
 
 
-class PageFiles(StaticFiles):
+class _PageFiles(StaticFiles):
     """Files of the page, which browsers may keep if they ask each time whether a file has changed."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """Return a file by its name."""
         if os.sep in path:
             raise HTTPException(404)
         response = await super().get_response(path, scope)
@@ -258,15 +245,13 @@ class PageFiles(StaticFiles):
 
 
 def _add_page(app: FastAPI) -> None:
-    files, plotly = PageFiles(directory=Path(__file__).with_name("static")), find_spec("plotly")
+    files, plotly = _PageFiles(directory=Path(__file__).with_name("static")), find_spec("plotly")
     if plotly is not None and plotly.origin is not None:
         files.all_directories.append(Path(plotly.origin).with_name("package_data"))  # for plotly.min.js
     app.mount("/static", GZipMiddleware(files, compresslevel=COMPRESSION))
 
     @app.get("/", include_in_schema=False)
-    async def page(request: Request) -> Response:
-        return await files.get_response("index.html", request.scope)
-
     @app.get("/favicon.ico", include_in_schema=False)
-    async def favicon(request: Request) -> Response:
-        return await files.get_response("favicon.svg", request.scope)
+    async def page(request: Request) -> Response:
+        name = "index.html" if request.url.path == "/" else "favicon.svg"
+        return await files.get_response(name, request.scope)

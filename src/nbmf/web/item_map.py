@@ -27,7 +27,6 @@ class FactorSummary:
     """A factor, and the items and users for which it is typical."""
 
     factor: int  # position in the model
-    rank: int  # by share, from 0
     share: float  # of all expected counts
     items: NDArray[np.intp]  # positions
     item_shares: Array  # of this factor in each of them
@@ -50,12 +49,11 @@ def largest_factors(users: NDArray[Any], items: NDArray[Any], n_factors: int, n:
     return [
         FactorSummary(
             k,
-            rank,
             float(explained[k]) / total if total > 0 else 0.0,
             *_most_typical(items[:, k] * of_users[k], item_total, n),
             *_most_typical(users[:, k] * of_items[k], user_total, n),
         )
-        for rank, k in enumerate(np.argsort(-explained, kind="stable")[:n_factors].tolist())
+        for k in np.argsort(-explained, kind="stable")[:n_factors].tolist()
     ]
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -66,12 +67,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer or refuse a request."""
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})
-        elif scope["type"] == "http":
-            await self._answer(scope, receive, send)
-        else:
-            await self.app(scope, receive, send)
+        await (self._answer if scope["type"] == "http" else self.app)(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         watch, status = Stopwatch(), 0
@@ -128,20 +124,17 @@ class Guard:
         if b"content-length" not in headers and b"transfer-encoding" not in headers:
             return receive
         too_long = HTTPException(413, f"the body is longer than {self.limits.body_bytes} bytes; send less", CLOSE)
-        length = headers.get(b"content-length", b"0")
+        length, body = headers.get(b"content-length", b"0"), bytearray()
         if not length.isdigit() or int(length[:20]) > self.limits.body_bytes:
             raise too_long
-        body, more = bytearray(), True
         try:
             async with asyncio.timeout(self.limits.body_seconds):
-                while more:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise HTTPException(400, "the client disconnected")
-                    body += message.get("body", b"")
+                async for chunk in Request(scope, receive).stream():
+                    body += chunk
                     if len(body) > self.limits.body_bytes:
                         raise too_long
-                    more = message.get("more_body", False)
+        except ClientDisconnect:
+            raise HTTPException(400, "the client disconnected") from None
         except TimeoutError:
             late = f"the body did not arrive within {self.limits.body_seconds:g} s"
             raise HTTPException(408, late, CLOSE) from None

@@ -12,30 +12,26 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from nbmf.web.middleware import Guard
 
 MOST_HEADER_BYTES = 64 * 1024
-DRAIN_SECONDS = 0.5  # in which requests are still answered, and clients asked to close their connections
-FINISH_SECONDS = 30  # for requests that are in flight after that
+FINISH_SECONDS = 30  # for requests that are in flight when the server has drained
 BACKLOG = 2048
 
 
-class TimedProtocol(HttpToolsProtocol):
+class _TimedProtocol(HttpToolsProtocol):
     """HTTP protocol that closes a connection if the headers of a request are too long or take too long."""
 
-    header_seconds = 10.0
+    header_seconds: float
     _timer: TimerHandle | None = None
     _n_bytes = 0
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        """Start the timer of the first request."""
         super().connection_made(transport)
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timer."""
         self._stop_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Process the data, and close the connection if the headers are too long."""
         super().data_received(data)
         if self._timer is not None:
             self._n_bytes += len(data)
@@ -43,13 +39,11 @@ class TimedProtocol(HttpToolsProtocol):
                 self.transport.close()
 
     def on_message_begin(self) -> None:
-        """Start the timer of a further request on the same connection."""
         super().on_message_begin()
-        if self._timer is None:
+        if self._timer is None:  # a further request on the same connection
             self._start_timer()
 
     def on_headers_complete(self) -> None:
-        """Stop the timer."""
         self._stop_timer()
         super().on_headers_complete()
 
@@ -66,7 +60,7 @@ class TimedProtocol(HttpToolsProtocol):
 class Server(uvicorn.Server):
     """Server that, before it closes its socket, asks clients with each response to close their connections."""
 
-    drain_seconds = DRAIN_SECONDS
+    drain_seconds = 0.5  # in which it still answers, and asks
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain connections, finish requests in flight, and stop."""
@@ -88,7 +82,7 @@ def make_server(guard: Guard) -> Server:
     config = uvicorn.Config(
         guard,
         lifespan="on",
-        http=type("Protocol", (TimedProtocol,), {"header_seconds": guard.limits.header_seconds}),
+        http=type("Protocol", (_TimedProtocol,), {"header_seconds": guard.limits.header_seconds}),
         ws="none",
         access_log=False,
         log_level="warning",

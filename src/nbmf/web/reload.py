@@ -46,8 +46,7 @@ class ServedModel:
             self._stamp = stamp
             try:
                 views = _load(self.path)
-                is_new = views.mark != self.views.mark
-                if is_new:
+                if is_new := views.mark != self.views.mark:
                     views.warm_up()
             except Exception as error:  # whatever is wrong with the new model, the old one stays
                 self.refused = str(error)

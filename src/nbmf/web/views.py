@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -16,6 +17,7 @@ from nbmf.web.item_map import draw_map, largest_factors
 from nbmf.web.names import Index
 
 Plain = dict[str, Any]
+Counts = Iterable[tuple[Any, float]]  # items and their counts; those of an item that occurs twice are added
 
 FAST_CELLS = 2_000_000  # items × factors up to which the scores of one user take less than a millisecond
 MOST_MAPPED = 20_000  # items on the map: those with most users
@@ -30,11 +32,6 @@ class UnknownIdError(NoAnswerError):
     """The model does not have this user or item."""
 
 
-def training_counts(model: Any) -> Any:
-    """Return the users × items matrix of counts that a model was fitted to."""
-    return model.result_.counts
-
-
 def abilities(model: Any) -> dict[str, bool]:
     """Return which questions a model can answer."""
     has_factors = hasattr(model, "user_factors_") and hasattr(model, "item_factors_")
@@ -43,8 +40,7 @@ def abilities(model: Any) -> dict[str, bool]:
     return {
         **{name: hasattr(model, name) for name in methods},
         **{name: models_counts and hasattr(model, name) for name in ("predictive", "predictive_for")},
-        # exposures of a Poisson model are all 1
-        "exposures": hasattr(model, "exposures") and hasattr(model, "exposure_"),
+        "exposures": hasattr(model, "exposures") and hasattr(model, "exposure_"),  # of a Poisson model they are all 1
         "factors": has_factors,
         "map": has_factors,
         "fit": len(getattr(model, "objective_", ())) > 0,
@@ -52,10 +48,9 @@ def abilities(model: Any) -> dict[str, bool]:
 
 
 class Views:
-    """A fitted model, ready to answer.
+    """A fitted model, ready to answer. Ids of users and items arrive as text and leave as the model has them.
 
-    Ids of users and items arrive as text and leave as the model has them. Every answer carries the `mark`, which tells
-    this model from others. `seconds` are those from the start of the fit to the end of each sweep, if recorded.
+    Every answer carries the `mark` of the model. `seconds` are those up to the end of each sweep, if recorded.
     """
 
     def __init__(self, model: Any, mark: str, seconds: Sequence[float] | None = None) -> None:
@@ -64,9 +59,9 @@ class Views:
         self.users, self.items = Lookup(model.users_, "user"), Lookup(model.items_, "item")
         self.has_names = getattr(model, "item_names_", None) is not None
         self.names = [str(name) for name in (model.item_names_ if self.has_names else model.items_).tolist()]
-        counts = training_counts(model)
-        self.n_users = np.bincount(counts.indices, minlength=len(self.names))  # of each item
-        self.n_items = np.diff(counts.indptr)  # of each user
+        self.counts = model.result_.counts  # users × items, as fitted
+        self.n_users = np.bincount(self.counts.indices, minlength=len(self.names))  # of each item
+        self.n_items = np.diff(self.counts.indptr)  # of each user
         # ids to start with: a user with more items than most, and the item with most users
         [user] = model.users_[[np.argsort(self.n_items, kind="stable")[len(self.n_items) * 3 // 4]]].tolist()
         self.example = {"user": user, "item": model.items_[[np.argmax(self.n_users)]].tolist()[0]}
@@ -116,7 +111,7 @@ class Views:
         self.search_items("a", 1)
         self.search_users("1", 1)
         if self.abilities["recommend_for"]:
-            self.recommend_for({item: 1}, 1, 0.9)
+            self.recommend_for([(item, 1)], 1, 0.9)
         if self.abilities["explain"]:
             self.explain(user, item, 1)
 
@@ -126,7 +121,7 @@ class Views:
         best = self.model.recommend(known, n=n, exclude_seen=not include_seen)
         return {"model": self.mark, "user": known, "items": self._ranked(best, "predictive", known, level)}
 
-    def recommend_for(self, counts: Mapping[Any, float], n: int, level: float | None = None) -> Plain:
+    def recommend_for(self, counts: Counts, n: int, level: float | None = None) -> Plain:
         """Return the same for a user who is not in the training data."""
         self._need("recommend_for")
         basket = self._basket(counts)
@@ -155,7 +150,7 @@ class Views:
             if self.abilities["exposures"]:
                 columns |= {"exposure": found.exposure, "sd": found.sd}
         else:
-            row = training_counts(self.model)[self.users.positions(known)]
+            row = self.counts[self.users.positions(known)]
             order = np.argsort(-row.data, kind="stable")
             items, columns = self.items.ids[row.indices[order]], {"count": row.data[order]}
         rows = self._rows(items[:n], **{name: values[:n] for name, values in columns.items()})
@@ -166,7 +161,7 @@ class Views:
         self._need("explain")
         return self._reasons(self.model.explain(self._id(self.users, user), self._id(self.items, item)), n)
 
-    def explain_for(self, counts: Mapping[Any, float], item: Any, n: int) -> Plain:
+    def explain_for(self, counts: Counts, item: Any, n: int) -> Plain:
         """Return the same for a user who is not in the training data."""
         self._need("explain_for")
         return self._reasons(self.model.explain_for(self._basket(counts), self._id(self.items, str(item))), n)
@@ -221,12 +216,12 @@ class Views:
         factors = [
             {
                 "factor": one.factor,
-                "rank": one.rank,
+                "rank": rank,
                 "share": plain(one.share),
                 "items": self._rows(self.items.ids[one.items], share=one.item_shares),
                 "users": table(user=self.users.ids[one.users], share=one.user_shares),
             }
-            for one in largest_factors(users, items, MOST_FACTORS, SHOWN_PER_FACTOR)
+            for rank, one in enumerate(largest_factors(users, items, MOST_FACTORS, SHOWN_PER_FACTOR))
         ]
         return {"model": self.mark, "n_factors": int(items.shape[1]), "factors": factors}
 
@@ -268,8 +263,11 @@ class Views:
             )
         return lookup.ids[places].tolist()[0]
 
-    def _basket(self, counts: Mapping[Any, float]) -> dict[Any, float]:
-        return {self._id(self.items, str(item)): count for item, count in counts.items()}
+    def _basket(self, counts: Counts) -> dict[Any, float]:
+        basket: dict[Any, float] = defaultdict(float)
+        for item, count in counts:
+            basket[self._id(self.items, str(item))] += count
+        return basket
 
     def _rows(self, items: ArrayLike, **columns: ArrayLike) -> list[Plain]:
         """Return one row per item: id, name, and the columns."""
