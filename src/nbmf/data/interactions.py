@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from numbers import Integral
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from nbmf.data.events import Events, as_times
-from nbmf.data.splits import Split, at_random, from_date, last_of_each_user, per_user
+from nbmf.data.events import Events, as_times, check_fraction, from_date
 
 Ids = NDArray[Any]
+
+
+class Split(NamedTuple):
+    """A train and a test part with the same ids: `train, test = data.split()`."""
+
+    train: Interactions
+    test: Interactions
+
+    @property
+    def untested(self) -> Ids:
+        """Ids of the users without a test item, whose rankings cannot be evaluated."""
+        return np.asarray(self.test.users[np.diff(self.test.matrix.indptr) == 0])
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -192,7 +204,9 @@ class Interactions:
         >>> train.nnz, test.nnz
         (2, 2)
         """
-        return self._hold_out(at_random(self.nnz, test_fraction, seed))
+        marks, n_test = np.zeros(self.nnz, bool), int(check_fraction(test_fraction) * self.nnz)
+        marks[np.random.RandomState(seed).choice(self.nnz, n_test, replace=False)] = True
+        return self._hold_out(marks)
 
     def split_per_user(self, test_fraction: float = 0.2, *, seed: int = 0) -> Split:
         """Hold out a random fraction of each user's non-zero counts. Both parts keep all ids.
@@ -204,7 +218,9 @@ class Interactions:
         seed : int
             As in `split`.
         """
-        return self._hold_out(per_user(self.matrix, test_fraction, seed))
+        n_stored = np.diff(self.matrix.indptr)
+        n_test = np.minimum((check_fraction(test_fraction) * n_stored).astype(np.intp), n_stored - 1)
+        return self._hold_out_largest(n_test, np.random.RandomState(seed).random_sample(self.nnz))
 
     def leave_last_out(self, n: int = 1, *, seed: int = 0) -> Split:
         """Hold out the n items that each user turned to last, with their whole counts. Needs times.
@@ -222,7 +238,11 @@ class Interactions:
         >>> data.leave_last_out().test.matrix.toarray()  # jazz, all of it
         array([[0, 2]])
         """
-        return self._hold_out(last_of_each_user(self.matrix, self._dated(), n, seed))
+        times = self._dated().last_times
+        if not isinstance(n, Integral) or n < 1:
+            raise ValueError(f"n is {n!r}; it must be a whole number from 1")
+        n_test = np.minimum(n, np.diff(self.matrix.indptr) - 1)
+        return self._hold_out_largest(n_test, times, np.random.RandomState(seed).random_sample(self.nnz))
 
     def split_by_date(self, date: Any = None, *, test_fraction: float | None = None, repeats: bool = False) -> Split:
         """Train on the events before a date and test on those from that date on. Needs times.
@@ -268,6 +288,15 @@ class Interactions:
                 "Interactions.from_arrays(…, times=…), and split before binarize()"
             )
         return self.events
+
+    def _hold_out_largest(self, n_test: NDArray[Any], *keys: NDArray[Any]) -> Split:
+        """Hold out the non-zeros of each user with the largest keys; later keys break ties of earlier ones."""
+        indptr, sizes = self.matrix.indptr, np.diff(self.matrix.indptr)
+        rows = np.repeat(np.arange(self.n_users), sizes)
+        n_above = np.repeat(indptr[1:], sizes) - 1 - np.arange(self.nnz)
+        marks = np.zeros(self.nnz, bool)
+        marks[np.lexsort((*reversed(keys), rows))] = n_above < n_test[rows]
+        return self._hold_out(marks)
 
     def _hold_out(self, marks: NDArray[np.bool_]) -> Split:
         return Split(self._keep(~marks), self._keep(marks))

@@ -22,7 +22,7 @@ import numpy as np
 from nbmf.data import START
 from nbmf.data.interactions import Interactions
 from nbmf.data.sql import Table, build_interactions, connect, frame_table, literal, parquet_table, parts_of, path_sql
-from nbmf.data.text import LONGEST_LINE, MissingFileError, ReadError, TextFormat, as_text, recognise, wrong_width
+from nbmf.data.text import LONGEST_LINE, MissingFileError, ReadError, TextFormat, decoded, recognise, wrong_width
 
 __all__ = ["MissingFileError", "ReadError", "read_interactions"]
 
@@ -183,12 +183,8 @@ class _TextFile(NamedTuple):
                 yield (line or "").encode() + b"\n"
 
     def lines(self) -> Generator[str]:
-        """Yield each line with its end; bytes that are not text are an error that names line and byte."""
-        offset = 0
         with closing(self.raw_lines()) as raw_lines:  # or the file stays open while an error is handled
-            for number, raw in enumerate(raw_lines, 1):
-                yield as_text(raw, offset, f"{self.path}, line {number}")
-                offset += len(raw)
+            yield from decoded(self.path, raw_lines)
 
     def lines_sql(self, skip: bool = False) -> str:
         # One column: no line contains the delimiter, or it is an error and the file is read carefully.

@@ -6,7 +6,7 @@ import csv
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
@@ -41,20 +41,24 @@ class TextFormat(NamedTuple):
     columns: dict[str, int]  # position of each role; without a count column, each row counts 1
 
 
-def as_text(raw: bytes, offset: int, where: str) -> str:
-    """Decode a line; `offset` is its place in the file, for errors."""
-    if len(raw) > LONGEST_LINE:
-        raise ReadError(f"{where}: is longer than {LONGEST_LINE} bytes; this is not a table of users and items")
-    if b"\0" in raw:
-        raise ReadError(f"{where}: NUL at byte {offset + raw.index(0)}, so this is not text; convert it to UTF-8")
-    try:
-        text = raw.decode("utf-8" if offset else "utf-8-sig")
-    except UnicodeDecodeError as error:
-        byte = f"byte {offset + error.start} (0x{raw[error.start]:02x})"
-        raise ReadError(f"{where}: {byte} is not UTF-8 text; convert it: iconv -f LATIN1 -t UTF-8") from None
-    if "\r" in text.rstrip("\r\n") and '"' not in text:
-        raise ReadError(f"{where}: has a carriage return inside; end lines with LF or CRLF")
-    return text
+def decoded(path: str, raw_lines: Iterable[bytes]) -> Iterator[str]:
+    """Yield each line with its end; bytes that are not text are an error that names line and byte."""
+    offset = 0
+    for number, raw in enumerate(raw_lines, 1):
+        where = f"{path}, line {number}"
+        if len(raw) > LONGEST_LINE:
+            raise ReadError(f"{where}: is longer than {LONGEST_LINE} bytes; this is not a table of users and items")
+        if b"\0" in raw:
+            raise ReadError(f"{where}: NUL at byte {offset + raw.index(0)}, so this is not text; convert it to UTF-8")
+        try:
+            text = raw.decode("utf-8" if offset else "utf-8-sig")
+        except UnicodeDecodeError as error:
+            byte = f"byte {offset + error.start} (0x{raw[error.start]:02x})"
+            raise ReadError(f"{where}: {byte} is not UTF-8 text; convert it: iconv -f LATIN1 -t UTF-8") from None
+        if "\r" in text.rstrip("\r\n") and '"' not in text:
+            raise ReadError(f"{where}: has a carriage return inside; end lines with LF or CRLF")
+        yield text
+        offset += len(raw)
 
 
 def recognise(path: str, lines: Iterable[str], named: dict[str, str | None]) -> TextFormat:
