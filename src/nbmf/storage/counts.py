@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from nbmf.data.interactions import Interactions
 from nbmf.data.read import read_table
-from nbmf.data.sql import NumberedIds, Table, check_sums, coded_sql, number_ids
+from nbmf.data.sql import NumberedIds, Table, check_sums, number_ids
 from nbmf.storage import container
 from nbmf.storage.codec import CHECKED_AT_A_TIME, canonical_csr, pack_ids, unpack_ids, unpack_matrix
 from nbmf.storage.container import Array, Arrays, Path, StorageError, Stream
@@ -96,7 +96,7 @@ def store_counts(
         def build(connection: DuckDBPyConnection, table: Table, n_rows: int | None) -> tuple[NumberedIds, Spool]:
             found = number_ids(connection, table, n_rows)
             _check_room(table.name, found, memory)
-            connection.execute(f"CREATE OR REPLACE TEMP TABLE pairs AS {coded_sql('amount')}")
+            connection.execute("CREATE OR REPLACE TEMP TABLE pairs AS SELECT user, item, amount FROM coded")
             with container.writing(name):
                 return found, _spool(connection, table, found, folder, most_rows)
 
@@ -230,7 +230,7 @@ def _spool(connection: DuckDBPyConnection, table: Table, found: NumberedIds, fol
         part = connection.execute(f"""
             SELECT user, item, TRY_CAST(sum(amount) AS BIGINT) AS total FROM pairs
             WHERE user >= {start} AND user < {stop} GROUP BY ALL ORDER BY ALL""").fetchnumpy()
-        check_sums(table, found.users, found.items, *part.values())
+        check_sums(table, found, *part.values())
         stored = np.asarray(part["total"]) > 0
         users, items, total = (np.asarray(values)[stored] for values in part.values())
         indptr = np.searchsorted(users, np.arange(start, stop + 1))
