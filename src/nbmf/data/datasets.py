@@ -82,10 +82,8 @@ def taste_profile(
     path : str, path or data frame
         The unpacked train_triplets.txt (48,373,586 rows of user, song and plays), which takes about 3 GB of memory, or
         any part of it, in any form that `nbmf.read_interactions` reads.
-    n_users, n_items : int
-        How many to draw; all if there are fewer.
-    min_users_per_item, min_items_per_user : int
-        Limits of both filters.
+    n_users, n_items, min_users_per_item, min_items_per_user : int
+        How many to draw, all if there are fewer; and the limits of both filters.
     seed : int
         Seed of NumPy's legacy generator. 98765 is the author's for the subset published with his thesis.
     tracks : str, path or data frame, optional

@@ -65,14 +65,12 @@ class Events:
     @cached_property
     def starts(self) -> NDArray[np.intp]:
         """Where the events of each pair begin; the pairs are the non-zeros of the matrix, in its order."""
-        is_new = (np.diff(self.rows, prepend=-1) != 0) | (np.diff(self.columns, prepend=-1) != 0)
-        return np.flatnonzero(is_new)
+        return np.flatnonzero((np.diff(self.rows, prepend=-1) != 0) | (np.diff(self.columns, prepend=-1) != 0))
 
     @property
     def pairs(self) -> NDArray[np.intp]:
         """For each event, the position of its pair among the non-zeros of the matrix."""
-        sizes = np.diff(self.starts, append=len(self))
-        return np.repeat(np.arange(len(self.starts)), sizes)
+        return np.repeat(np.arange(len(self.starts)), np.diff(self.starts, append=len(self)))
 
     @property
     def last_times(self) -> Times:

@@ -87,16 +87,16 @@ class Interactions:
         item_ids, columns = np.unique(_as_ids(items, "items"), return_inverse=True)
         values = np.ones(len(rows), np.int64) if counts is None else np.asarray(counts)
         if not len(rows) == len(columns) == len(values):
-            raise ValueError(
-                f"users, items and counts have lengths {len(rows)}, {len(columns)} and {len(values)}; "
-                "every interaction needs one of each"
-            )
+            lengths = f"{len(rows)}, {len(columns)} and {len(values)}"
+            raise ValueError(f"users, items and counts have lengths {lengths}; every interaction needs one of each")
         check_counts(values)
         values = widened(values)
-        when = None if times is None else as_times(times)
-        if when is not None and len(when) != len(rows):
-            raise ValueError(f"{len(when)} times for {len(rows)} interactions; every interaction needs one")
-        events = None if when is None else Events.of(rows, columns, values, when)
+        events = None
+        if times is not None:
+            when = as_times(times)
+            if len(when) != len(rows):
+                raise ValueError(f"{len(when)} times for {len(rows)} interactions; every interaction needs one")
+            events = Events.of(rows, columns, values, when)
         summed = _summed(sp.coo_array((values, (rows, columns)), shape=(len(user_ids), len(item_ids))))
         n_repeated = len(rows) - summed.nnz
         return cls(user_ids, item_ids, canonical(summed), n_repeated=n_repeated, events=events)
@@ -118,7 +118,7 @@ class Interactions:
         for what, given, size in (("users", users, csr.shape[0]), ("items", items, csr.shape[1])):
             ids.append(np.arange(size) if given is None else _as_ids(given, what))
             if len(ids[-1]) != size:
-                shape = " × ".join(map(str, csr.shape))
+                shape = f"{csr.shape[0]} × {csr.shape[1]}"
                 raise ValueError(f"{len(ids[-1])} ids for {size} {what}; the matrix has shape {shape}")
             values, repeats = np.unique(ids[-1], return_counts=True)
             if len(values) != size:
@@ -144,10 +144,8 @@ class Interactions:
         repeated = f", {self.n_repeated:,} repeated pairs added up" if self.n_repeated else ""
         total = self.matrix.sum() if self.nnz else 0
         events = f", {self.events.summary}" if self.events is not None else ""
-        return (
-            f"{type(self).__name__}({self.n_users:,} users × {self.n_items:,} items, "
-            f"{self.nnz:,} non-zero counts, total {total:,}{repeated}{events})"
-        )
+        shape = f"{self.n_users:,} users × {self.n_items:,} items"
+        return f"{type(self).__name__}({shape}, {self.nnz:,} non-zero counts, total {total:,}{repeated}{events})"
 
     def filter(self, min_users_per_item: int = 50, min_items_per_user: int = 20, *, repeat: bool = False) -> Self:
         """Remove items with few users, then users with few of the remaining items (the paper's order).
@@ -209,15 +207,7 @@ class Interactions:
         return self._hold_out(marks)
 
     def split_per_user(self, test_fraction: float = 0.2, *, seed: int = 0) -> Split:
-        """Hold out a random fraction of each user's non-zero counts. Both parts keep all ids.
-
-        Parameters
-        ----------
-        test_fraction : float
-            Share of each user's non-zero counts to hold out, rounded down. Every user keeps at least one to train on.
-        seed : int
-            As in `split`.
-        """
+        """Hold out a random fraction of each user's non-zero counts, rounded down, but never all. Like `split`."""
         n_stored = np.diff(self.matrix.indptr)
         n_test = np.minimum((check_fraction(test_fraction) * n_stored).astype(np.intp), n_stored - 1)
         return self._hold_out_largest(n_test, np.random.RandomState(seed).random_sample(self.nnz))
@@ -227,10 +217,9 @@ class Interactions:
 
         Parameters
         ----------
-        n : int
-            Items to hold out per user, by the time of their last event. Every user keeps at least one to train on.
-        seed : int
-            Items with the same last time are drawn at random, with seeds as in `split`.
+        n, seed : int
+            Items to hold out per user, by the time of their last event; those with the same last time are drawn at
+            random, with seeds as in `split`. Every user keeps at least one item to train on.
 
         Examples
         --------
@@ -273,7 +262,8 @@ class Interactions:
             in_train = np.zeros(self.nnz, bool)
             in_train[pairs[~later]] = True
             tested = later & ~in_train[pairs]
-        return Split(self._of_events(~later), self._of_events(tested))
+        parts = [events.take(chosen) for chosen in (~later, tested)]
+        return Split(*(replace(self, matrix=e.matrix(self.matrix.shape), n_repeated=0, events=e) for e in parts))
 
     def binarize(self) -> Self:
         """Replace every non-zero count by 1. The events are dropped, as they no longer add up to the counts."""
@@ -283,10 +273,8 @@ class Interactions:
 
     def _dated(self) -> Events:
         if self.events is None:
-            raise ValueError(
-                "these interactions have no times to split by; give them as read_interactions(…, time='column') or "
-                "Interactions.from_arrays(…, times=…), and split before binarize()"
-            )
+            remedy = "give them as read_interactions(…, time='column') or Interactions.from_arrays(…, times=…)"
+            raise ValueError(f"these interactions have no times to split by; {remedy}, and split before binarize()")
         return self.events
 
     def _hold_out_largest(self, n_test: NDArray[Any], *keys: NDArray[Any]) -> Split:
@@ -299,18 +287,14 @@ class Interactions:
         return self._hold_out(marks)
 
     def _hold_out(self, marks: NDArray[np.bool_]) -> Split:
-        return Split(self._keep(~marks), self._keep(marks))
-
-    def _keep(self, stored: NDArray[np.bool_]) -> Self:
-        matrix = self.matrix.copy()
-        matrix.data[~stored] = 0
-        matrix.eliminate_zeros()
-        events = None if self.events is None else self.events.take(stored[self.events.pairs])
-        return replace(self, matrix=matrix, n_repeated=0, events=events)
-
-    def _of_events(self, chosen: NDArray[np.bool_]) -> Self:
-        events = self._dated().take(chosen)
-        return replace(self, matrix=events.matrix(self.matrix.shape), n_repeated=0, events=events)
+        parts = []
+        for stored in (~marks, marks):
+            matrix = self.matrix.copy()
+            matrix.data[~stored] = 0
+            matrix.eliminate_zeros()
+            events = None if self.events is None else self.events.take(stored[self.events.pairs])
+            parts.append(replace(self, matrix=matrix, n_repeated=0, events=events))
+        return Split(*parts)
 
 
 def check_counts(values: NDArray[Any], where: Callable[[int], str] = "position {}".format) -> None:
@@ -346,10 +330,8 @@ def _as_ids(values: ArrayLike | Iterable[Any], what: str) -> Ids:
         if value is None or value != value:  # noqa: PLR0124 (NaN alone differs from itself)
             raise ValueError(f"{what}: no id at position {position} ({value!r})")
         if ids.dtype.kind != "f" and isinstance(value, str) != isinstance(given[0], str):
-            raise ValueError(
-                f"{what}: {given[0]!r} and {value!r} (position {position}) are of different types; "
-                "ids are all strings or all numbers"
-            )
+            apart = f"{given[0]!r} and {value!r} (position {position}) are of different types"
+            raise ValueError(f"{what}: {apart}; ids are all strings or all numbers")
     return ids
 
 

@@ -1,8 +1,7 @@
 """Read interactions from a file or a data frame: `read_interactions`, the only reader of user files.
 
-DuckDB does most of the work, but only splits a text file into lines. The lines are split and checked by our own rules,
-because DuckDB's guesses change data silently: '2.5' becomes 3, and blank lines are dropped. At the first sign of
-trouble, and for quoted fields, Python's csv module reads the file again. It is slow but knows every line number.
+DuckDB only splits a text file into lines: its guesses change data silently ('2.5' becomes 3). Our own rules split and
+check the lines. At the first sign of trouble, and for quoted fields, Python's csv module reads the file again, slowly.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import zlib
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -76,17 +75,17 @@ def read_interactions(
     array(['ann', 'bob'], dtype=object)
     """
     named = {"user": user, "item": item, "count": count} | ({} if time is None else {"time": time})
-    found: Interactions = read_table(source, named, build_interactions)
-    return found
+    return read_table(source, named, build_interactions)
 
 
-Build = Callable[["DuckDBPyConnection", Table, int | None], Any]
-"""Makes something of a table: gets the connection, the table and the number of rows it must have, if that is known."""
+Built = TypeVar("Built")
+Build = Callable[["DuckDBPyConnection", Table, int | None], Built]
+"""Makes something of a connection, a table and the number of rows it must have, if that is known."""
 
 
 def read_table(
-    source: Any, named: dict[str, str | None], build: Build, memory: int | None = None, folder: str | None = None
-) -> Any:
+    source: Any, named: dict[str, str | None], build: Build[Built], memory: int | None = None, folder: str | None = None
+) -> Built:
     """Open a source as a table and return what `build` makes of it; `named` maps roles to column names or None."""
     if hasattr(source, "__arrow_c_stream__"):
         with connect("data frame", memory, folder) as connection:
@@ -106,7 +105,6 @@ def read_table(
 
 
 def _change_times(path: str) -> list[int]:
-    """When the file, or the folder and each of its parts, was last changed."""
     parts = parts_of(path) if os.path.isdir(path) else []
     return [os.stat(each).st_mtime_ns for each in (path, *parts)]
 
@@ -139,7 +137,7 @@ class _TextFile(NamedTuple):
     path: str
     compression: str
 
-    def read(self, named: dict[str, str | None], build: Build) -> Any:
+    def read(self, named: dict[str, str | None], build: Build[Built]) -> Built:
         import duckdb  # noqa: PLC0415 (slow to import)
 
         n_lines = self.check()
@@ -209,7 +207,7 @@ class _TextFile(NamedTuple):
         columns["user"] = (f"CASE WHEN {sound} THEN {columns['user'][0]} END", "TEXT")
         return Table(self.path, relation, columns), n_rows
 
-    def read_carefully(self, text_format: TextFormat, build: Build) -> Any:
+    def read_carefully(self, text_format: TextFormat, build: Build[Built]) -> Built:
         """Read with the csv module, or raise for the first faulty line."""
         columns = {role: (f'"{role}"', "TEXT") for role in text_format.columns}
         declared = ", ".join(f"{name} TEXT" for name, _ in columns.values())
