@@ -111,10 +111,9 @@ def taste_profile(
         shapes["left by the same filters"] = data.matrix.shape
     if not data.nnz:
         steps = ", ".join(f"{rows:,} users × {columns:,} songs {step}" for step, (rows, columns) in shapes.items())
-        raise ValueError(
-            f"nothing is left of this part of the Taste Profile: {steps}; give a larger part, or lower "
-            f"min_users_per_item (now {min_users_per_item}) and min_items_per_user (now {min_items_per_user})"
-        )
+        limits = f"min_users_per_item (now {min_users_per_item}) and min_items_per_user (now {min_items_per_user})"
+        remedy = f"give a larger part, or lower {limits}"
+        raise ValueError(f"nothing is left of this part of the Taste Profile: {steps}; {remedy}")
     if tracks is None:
         return data
     names: dict[Any, str] = {}

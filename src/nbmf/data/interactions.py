@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from numbers import Integral
 from typing import Any, NamedTuple, Self
 
@@ -313,12 +314,8 @@ def check_counts(values: NDArray[Any], where: Callable[[int], str] = "position {
 
 def check_matrix(matrix: sp.csr_array) -> None:
     """Raise ValueError, with row and column, unless every stored value is finite and not negative."""
-
-    def where(position: int) -> str:
-        row = int(np.searchsorted(matrix.indptr, position, side="right")) - 1
-        return f"row {row}, column {matrix.indices[position]}"
-
-    check_counts(matrix.data, where)
+    row_of = partial(np.searchsorted, matrix.indptr, side="right")
+    check_counts(matrix.data, lambda place: f"row {row_of(place) - 1}, column {matrix.indices[place]}")
 
 
 def _as_ids(values: ArrayLike | Iterable[Any], what: str) -> Ids:

@@ -23,8 +23,6 @@ from nbmf.data.interactions import Interactions
 from nbmf.data.sql import Table, build_interactions, connect, frame_table, literal, parquet_table, parts_of, path_sql
 from nbmf.data.text import LONGEST_LINE, MissingFileError, ReadError, TextFormat, decoded, recognise, wrong_width
 
-__all__ = ["MissingFileError", "ReadError", "read_interactions"]
-
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 

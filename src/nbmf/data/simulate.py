@@ -131,10 +131,9 @@ def draw_counts(W: Array, H: Array, concentration: float, rng: np.random.RandomS
     """Draw independent y_ui ~ NB(α, μ/(μ+α)), μ = WHᵀ, as derived at the top of this file."""
     expected = np.cumsum(W @ H.sum(axis=0))
     if not expected[-1] < MOST_POINTS:
-        raise ValueError(
-            f"the intensities add up to {expected[-1]:.2g}, which is about how many points would be drawn; at most "
-            f"{MOST_POINTS:,} are drawn: ask for fewer users or items, a lower mean, or a larger concentration"
-        )
+        points = f"the intensities add up to {expected[-1]:.2g}, which is about how many points would be drawn"
+        remedy = "ask for fewer users or items, a lower mean, or a larger concentration"
+        raise ValueError(f"{points}; at most {MOST_POINTS:,} are drawn: {remedy}")
     cumulative = np.ascontiguousarray(np.cumsum(H, axis=0).T)
     ends = np.searchsorted(expected, np.arange(BLOCK_POINTS, expected[-1] + BLOCK_POINTS, BLOCK_POINTS)) + 1
     edges = np.unique(np.clip(np.concatenate(([0], ends, [len(W)])), 0, len(W)))

@@ -82,10 +82,9 @@ def connect(name: str, memory: int | None = None, folder: str | None = None) -> 
             if not isinstance(error, duckdb.Error):
                 raise
             if isinstance(error, duckdb.OutOfMemoryException) or "No space left" in reason:
-                raise ReadError(
-                    f"{name}: the database ran out of room in memory or in {os.path.dirname(spill)}; free some space "
-                    f"there, or allow more memory ({reason[:300]})"
-                ) from error
+                room = f"the database ran out of room in memory or in {os.path.dirname(spill)}"
+                remedy = f"free some space there, or allow more memory ({reason[:300]})"
+                raise ReadError(f"{name}: {room}; {remedy}") from error
             raise ReadError(f"{name}: cannot be read (damaged, or of an unknown kind): {reason[:300]}") from error
 
 

@@ -239,10 +239,10 @@ def pack_model(model: Model, arrays: Arrays) -> dict[str, Any]:
 
 def unpack_model(contents: Contents, n_users: int, n_items: int) -> Model:
     """Return the likelihood and the priors."""
-    priors = [
-        Prior(unpack_number(contents, f"{name}.prior.shape"), _unpack_quantity(contents, f"{name}.prior.rate", size, 1))
-        for name, size in (("users", n_users), ("items", n_items))
-    ]
+    priors = []
+    for name, size in (("users", n_users), ("items", n_items)):
+        shape, rate = f"{name}.prior.shape", f"{name}.prior.rate"
+        priors.append(Prior(unpack_number(contents, shape), _unpack_quantity(contents, rate, size, 1)))
     try:
         return Model(_unpack_likelihood(contents, n_users, n_items), *priors)
     except StorageError:
@@ -343,10 +343,9 @@ def unpack_generator(contents: Contents, name: str, entry: Any) -> np.random.Ran
     """Return a generator at the same position."""
     key = contents.array(f"{name}.key", "u", 624)
     match entry:
-        case {"position": int(position), "has_gauss": 0 | 1 as has_gauss, "gauss": float(gauss)} if (
-            0 <= position <= len(key) and key.dtype == np.uint32
-        ):
-            generator = np.random.RandomState()
-            generator.set_state(("MT19937", key, position, has_gauss, gauss))
-            return generator
+        case {"position": int(position), "has_gauss": 0 | 1 as has_gauss, "gauss": float(gauss)}:
+            if 0 <= position <= len(key) and key.dtype == np.uint32:
+                generator = np.random.RandomState()
+                generator.set_state(("MT19937", key, position, has_gauss, gauss))
+                return generator
     raise contents.fault(f"the random generator {name!r} stands nowhere in its stream")

@@ -110,16 +110,13 @@ def store_counts(
 
 def _check_room(name: str, found: NumberedIds, memory: int) -> None:
     """Refuse ids that do not fit into memory, where up to four copies of them are held."""
-    taken = sum(
-        sum(map(len, ids)) + BYTES_PER_TEXT * len(ids) if ids.dtype.kind == "O" else ids.nbytes
-        for ids in (found.users, found.items)
-    )
-    needed = OWN_MEMORY + 4 * taken
+    both = found.users, found.items
+    taken = [sum(map(len, i)) + BYTES_PER_TEXT * len(i) if i.dtype.kind == "O" else i.nbytes for i in both]
+    needed = OWN_MEMORY + 4 * sum(taken)
     if needed > memory:
-        raise StorageError(
-            f"{name}: the ids of {len(found.users):,} users and {len(found.items):,} items alone need about "
-            f"{needed / 1e9:.1f} GB, and memory_limit is {memory / 1e9:.1f} GB; raise it, or use whole numbers for ids"
-        )
+        ids = f"the ids of {len(found.users):,} users and {len(found.items):,} items alone need about"
+        limit = f"memory_limit is {memory / 1e9:.1f} GB; raise it, or use whole numbers for ids"
+        raise StorageError(f"{name}: {ids} {needed / 1e9:.1f} GB, and {limit}")
 
 
 @contextmanager
