@@ -139,3 +139,8 @@ def test_imitation_has_the_marginals_of_its_model(concentration):
 def test_bad_settings_are_named(settings, message):
     with pytest.raises(ValueError, match=message):
         simulate(**settings)
+
+
+def test_a_misspelled_shape_is_refused():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'users_shape'"):
+        simulate(users_shape=2.0)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nbmf import Interactions
 from nbmf.data.events import Events
-from nbmf.data.splits import Split
+from nbmf.data.interactions import Split
 
 ROWS = st.lists(
     st.tuples(st.sampled_from("uvwx"), st.sampled_from("abcdef"), st.integers(0, 3), st.integers(0, 9)),

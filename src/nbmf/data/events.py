@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from functools import cached_property
@@ -64,14 +65,12 @@ class Events:
     @cached_property
     def starts(self) -> NDArray[np.intp]:
         """Where the events of each pair begin; the pairs are the non-zeros of the matrix, in its order."""
-        is_new = (np.diff(self.rows, prepend=-1) != 0) | (np.diff(self.columns, prepend=-1) != 0)
-        return np.flatnonzero(is_new)
+        return np.flatnonzero((np.diff(self.rows, prepend=-1) != 0) | (np.diff(self.columns, prepend=-1) != 0))
 
     @property
     def pairs(self) -> NDArray[np.intp]:
         """For each event, the position of its pair among the non-zeros of the matrix."""
-        sizes = np.diff(self.starts, append=len(self))
-        return np.repeat(np.arange(len(self.starts)), sizes)
+        return np.repeat(np.arange(len(self.starts)), np.diff(self.starts, append=len(self)))
 
     @property
     def last_times(self) -> Times:
@@ -88,11 +87,8 @@ class Events:
     def add_up_to(self, matrix: sp.csr_array) -> bool:
         """Check whether the events add up to a canonical matrix; sums of floats may round differently."""
         own = self.matrix(matrix.shape)
-        return (
-            np.array_equal(own.indptr, matrix.indptr)
-            and np.array_equal(own.indices, matrix.indices)
-            and np.allclose(own.data, matrix.data)
-        )
+        same_cells = np.array_equal(own.indptr, matrix.indptr) and np.array_equal(own.indices, matrix.indices)
+        return same_cells and np.allclose(own.data, matrix.data)
 
     def take(self, chosen: NDArray[np.bool_]) -> Events:
         """Keep the events that are marked."""
@@ -127,21 +123,48 @@ def as_times(values: ArrayLike | Iterable[Any], what: str = "times") -> Times:
         raise ValueError(f"{what} have type {times.dtype}; they must be numbers, datetime64 or ISO dates")
     missing = np.flatnonzero(np.isnat(times) if times.dtype.kind == "M" else ~np.isfinite(times))
     if len(missing):
-        raise ValueError(
-            f"{what}: {times[missing[0]]} at position {missing[0]} is not a time; every interaction needs one"
-        )
+        where = f"{times[missing[0]]} at position {missing[0]}"
+        raise ValueError(f"{what}: {where} is not a time; every interaction needs one")
     return times
 
 
 def _as_moment(value: Any, where: str) -> datetime | date | np.datetime64:
     moment: Any = value
     if isinstance(value, str):
-        try:
+        moment = None
+        with suppress(ValueError):
             moment = datetime.fromisoformat(value) if re.fullmatch(ISO_TIME, value) else None
-        except ValueError:
-            moment = None
     if not isinstance(moment, date | np.datetime64):
         raise ValueError(f"{where} is not a time; write it as 2017-01-31 or 2017-01-31T20:15:00, or give numbers")
     if isinstance(moment, datetime) and moment.tzinfo is not None:
         return moment.astimezone(UTC).replace(tzinfo=None)
     return moment
+
+
+def from_date(events: Events, date: Any, test_fraction: float | None) -> NDArray[np.bool_]:
+    """Mark the events from a date on, or from the time at which the last fraction of them begins."""
+    if (date is None) == (test_fraction is None):
+        raise ValueError("give either a date or test_fraction=, so that there is one time to split at")
+    if test_fraction is None:
+        cut = as_times([date], "date")[0]
+        if (cut.dtype.kind == "M") != (events.times.dtype.kind == "M"):
+            raise ValueError(f"date {date!r} does not fit the times: there are {events.summary}")
+    else:
+        n_test = int(check_fraction(test_fraction) * len(events))
+        if not n_test:
+            none = f"of {len(events)} events that leaves none for the test part"
+            raise ValueError(f"test_fraction is {test_fraction}; {none}")
+        cut = np.partition(events.times, -n_test)[-n_test]
+    marks = np.asarray(events.times >= cut)
+    if marks.all() or not marks.any():
+        empty = "train" if marks.any() else "test"
+        at = f"the split is at {in_words(cut)}, and there are {events.summary}"
+        raise ValueError(f"the {empty} part would be empty: {at}")
+    return marks
+
+
+def check_fraction(test_fraction: float) -> float:
+    """Return a share of the data; raise ValueError if it is none."""
+    if not 0 <= test_fraction <= 1:
+        raise ValueError(f"test_fraction is {test_fraction}; it must lie between 0 and 1")
+    return test_fraction

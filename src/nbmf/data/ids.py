@@ -20,17 +20,8 @@ MOST_COMPARED = 20_000  # known ids that are compared with a wrong one to sugges
 
 @dataclass(frozen=True, eq=False)
 class Lookup:
-    """Finds ids by bisection, in an order that is made once.
+    """Finds unique ids, all strings or all numbers, by bisection; errors call them by `what`, "user" or "item".
 
-    Attributes
-    ----------
-    ids : ndarray
-        Unique ids, all strings or all numbers.
-    what : str
-        What they identify, "user" or "item", for errors.
-
-    Examples
-    --------
     >>> Lookup(np.array(["jazz", "folk", "soul"]), "item").positions(["folk", "soul"])
     array([1, 2])
     """
@@ -40,7 +31,7 @@ class Lookup:
 
     @cached_property
     def _sorted(self) -> tuple[Ids, NDArray[np.intp] | None]:
-        """The ids in ascending order, and the positions that they had; None if they were in order."""
+        """The ids in ascending order, and the positions that they had, None if the same."""
         if np.all(self.ids[1:] > self.ids[:-1]):
             return self.ids, None
         order = np.argsort(self.ids, kind="stable")
@@ -111,25 +102,11 @@ class Lookup:
 def align(
     data: Interactions, users: Lookup | None = None, items: Lookup | None = None, *, unknown: str = "error"
 ) -> sp.csr_array:
-    """Move counts into the rows and columns of other ids.
+    """Move counts into the rows and columns of other ids, or of their own where these are None.
 
-    Parameters
-    ----------
-    data : Interactions
-        The counts to move.
-    users, items : Lookup, optional
-        Ids of the rows and of the columns of the result. None keeps those of the data.
-    unknown : {"error", "ignore", "append"}
-        What to do with ids that the lookup does not have: raise KeyError if they have counts, leave them out, or give
-        them rows and columns after all others, in the order of the data.
+    An id that the lookup does not have is an "error" (KeyError) if it has counts; or "ignore" it; or "append" it after
+    all others, in the order of the data.
 
-    Returns
-    -------
-    scipy.sparse.csr_array
-        The counts in canonical format.
-
-    Examples
-    --------
     >>> data = Interactions.from_arrays(["ann", "bob"], ["soul", "jazz"], [2, 5])
     >>> known = Lookup(np.array(["jazz", "folk"]), "item")
     >>> align(data, items=known, unknown="ignore").toarray()
@@ -143,16 +120,14 @@ def align(
         raise ValueError(f"unknown is {unknown!r}; it must be 'error', 'ignore' or 'append'")
     matrix = data.matrix
     sizes = np.diff(matrix.indptr)
-    rows, n_rows = _moved(users, data.users, sizes > 0, unknown)
-    columns, n_columns = _moved(items, data.items, np.bincount(matrix.indices, minlength=data.n_items) > 0, unknown)
+    rows, n_rows = _moved(users, data.users, sizes, unknown)
+    columns, n_columns = _moved(items, data.items, np.bincount(matrix.indices, minlength=data.n_items), unknown)
     row, column = np.repeat(rows, sizes), columns[matrix.indices]
     kept = (row >= 0) & (column >= 0)
     return canonical(sp.coo_array((matrix.data[kept], (row[kept], column[kept])), shape=(n_rows, n_columns)))
 
 
-def _moved(
-    lookup: Lookup | None, ids: Ids, has_counts: NDArray[np.bool_], unknown: str
-) -> tuple[NDArray[np.intp], int]:
+def _moved(lookup: Lookup | None, ids: Ids, n_counts: NDArray[Any], unknown: str) -> tuple[NDArray[np.intp], int]:
     """The new position of each id, −1 to leave it out, and how many positions there are."""
     if lookup is None:
         return np.arange(len(ids)), len(ids)
@@ -160,7 +135,7 @@ def _moved(
     if unknown == "append":
         appended = len(lookup.ids) + np.cumsum(~known) - 1
         return np.where(known, position, appended), len(lookup.ids) + int((~known).sum())
-    lost = ~known & has_counts
+    lost = ~known & (n_counts > 0)
     if unknown == "error" and lost.any():
         raise lookup.unknown(ids[lost].tolist()[0])
     return np.where(known, position, -1), len(lookup.ids)

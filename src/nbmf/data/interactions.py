@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from functools import partial
+from numbers import Integral
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from nbmf.data.events import Events, as_times
-from nbmf.data.splits import Split, at_random, from_date, last_of_each_user, per_user
+from nbmf.data.events import Events, as_times, check_fraction, from_date
 
 Ids = NDArray[Any]
 
@@ -24,6 +25,18 @@ FORMS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
 
 # y/λ, and products of sixteen shapes in the moments of gammas, must stay numbers
 RANGES = {np.dtype(np.float32): (1e-20, 1e29), np.dtype(np.float64): (1e-100, 1e35)}
+
+
+class Split(NamedTuple):
+    """A train and a test part with the same ids: `train, test = data.split()`."""
+
+    train: Interactions
+    test: Interactions
+
+    @property
+    def untested(self) -> Ids:
+        """Ids of the users without a test item, whose rankings cannot be evaluated."""
+        return np.asarray(self.test.users[np.diff(self.test.matrix.indptr) == 0])
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -85,16 +98,16 @@ class Interactions:
         item_ids, columns = np.unique(_as_ids(items, "items"), return_inverse=True)
         values = np.ones(len(rows), np.int64) if counts is None else np.asarray(counts)
         if not len(rows) == len(columns) == len(values):
-            raise ValueError(
-                f"users, items and counts have lengths {len(rows)}, {len(columns)} and {len(values)}; "
-                "every interaction needs one of each"
-            )
+            lengths = f"{len(rows)}, {len(columns)} and {len(values)}"
+            raise ValueError(f"users, items and counts have lengths {lengths}; every interaction needs one of each")
         check_counts(values)
         values = widened(values)
-        when = None if times is None else as_times(times)
-        if when is not None and len(when) != len(rows):
-            raise ValueError(f"{len(when)} times for {len(rows)} interactions; every interaction needs one")
-        events = None if when is None else Events.of(rows, columns, values, when)
+        events = None
+        if times is not None:
+            when = as_times(times)
+            if len(when) != len(rows):
+                raise ValueError(f"{len(when)} times for {len(rows)} interactions; every interaction needs one")
+            events = Events.of(rows, columns, values, when)
         summed = _summed(sp.coo_array((values, (rows, columns)), shape=(len(user_ids), len(item_ids))))
         n_repeated = len(rows) - summed.nnz
         return cls(user_ids, item_ids, canonical(summed), n_repeated=n_repeated, events=events)
@@ -116,7 +129,7 @@ class Interactions:
         for what, given, size in (("users", users, csr.shape[0]), ("items", items, csr.shape[1])):
             ids.append(np.arange(size) if given is None else _as_ids(given, what))
             if len(ids[-1]) != size:
-                shape = " × ".join(map(str, csr.shape))
+                shape = f"{csr.shape[0]} × {csr.shape[1]}"
                 raise ValueError(f"{len(ids[-1])} ids for {size} {what}; the matrix has shape {shape}")
             values, repeats = np.unique(ids[-1], return_counts=True)
             if len(values) != size:
@@ -142,10 +155,8 @@ class Interactions:
         repeated = f", {self.n_repeated:,} repeated pairs added up" if self.n_repeated else ""
         total = self.matrix.sum() if self.nnz else 0
         events = f", {self.events.summary}" if self.events is not None else ""
-        return (
-            f"{type(self).__name__}({self.n_users:,} users × {self.n_items:,} items, "
-            f"{self.nnz:,} non-zero counts, total {total:,}{repeated}{events})"
-        )
+        shape = f"{self.n_users:,} users × {self.n_items:,} items"
+        return f"{type(self).__name__}({shape}, {self.nnz:,} non-zero counts, total {total:,}{repeated}{events})"
 
     def filter(self, min_users_per_item: int = 50, min_items_per_user: int = 20, *, repeat: bool = False) -> Self:
         """Remove items with few users, then users with few of the remaining items (the paper's order).
@@ -202,29 +213,24 @@ class Interactions:
         >>> train.nnz, test.nnz
         (2, 2)
         """
-        return self._hold_out(at_random(self.nnz, test_fraction, seed))
+        marks, n_test = np.zeros(self.nnz, bool), int(check_fraction(test_fraction) * self.nnz)
+        marks[np.random.RandomState(seed).choice(self.nnz, n_test, replace=False)] = True
+        return self._hold_out(marks)
 
     def split_per_user(self, test_fraction: float = 0.2, *, seed: int = 0) -> Split:
-        """Hold out a random fraction of each user's non-zero counts. Both parts keep all ids.
-
-        Parameters
-        ----------
-        test_fraction : float
-            Share of each user's non-zero counts to hold out, rounded down. Every user keeps at least one to train on.
-        seed : int
-            As in `split`.
-        """
-        return self._hold_out(per_user(self.matrix, test_fraction, seed))
+        """Hold out a random fraction of each user's non-zero counts, rounded down, but never all. Like `split`."""
+        n_stored = np.diff(self.matrix.indptr)
+        n_test = np.minimum((check_fraction(test_fraction) * n_stored).astype(np.intp), n_stored - 1)
+        return self._hold_out_largest(n_test, np.random.RandomState(seed).random_sample(self.nnz))
 
     def leave_last_out(self, n: int = 1, *, seed: int = 0) -> Split:
         """Hold out the n items that each user turned to last, with their whole counts. Needs times.
 
         Parameters
         ----------
-        n : int
-            Items to hold out per user, by the time of their last event. Every user keeps at least one to train on.
-        seed : int
-            Items with the same last time are drawn at random, with seeds as in `split`.
+        n, seed : int
+            Items to hold out per user, by the time of their last event; those with the same last time are drawn at
+            random, with seeds as in `split`. Every user keeps at least one item to train on.
 
         Examples
         --------
@@ -232,7 +238,11 @@ class Interactions:
         >>> data.leave_last_out().test.matrix.toarray()  # jazz, all of it
         array([[0, 2]])
         """
-        return self._hold_out(last_of_each_user(self.matrix, self._dated(), n, seed))
+        times = self._dated().last_times
+        if not isinstance(n, Integral) or n < 1:
+            raise ValueError(f"n is {n!r}; it must be a whole number from 1")
+        n_test = np.minimum(n, np.diff(self.matrix.indptr) - 1)
+        return self._hold_out_largest(n_test, times, np.random.RandomState(seed).random_sample(self.nnz))
 
     def split_by_date(self, date: Any = None, *, test_fraction: float | None = None, repeats: bool = False) -> Split:
         """Train on the events before a date and test on those from that date on. Needs times.
@@ -263,7 +273,8 @@ class Interactions:
             in_train = np.zeros(self.nnz, bool)
             in_train[pairs[~later]] = True
             tested = later & ~in_train[pairs]
-        return Split(self._of_events(~later), self._of_events(tested))
+        parts = [events.take(chosen) for chosen in (~later, tested)]
+        return Split(*(replace(self, matrix=e.matrix(self.matrix.shape), n_repeated=0, events=e) for e in parts))
 
     def binarize(self) -> Self:
         """Replace every non-zero count by 1. The events are dropped, as they no longer add up to the counts."""
@@ -273,25 +284,28 @@ class Interactions:
 
     def _dated(self) -> Events:
         if self.events is None:
-            raise ValueError(
-                "these interactions have no times to split by; give them as read_interactions(…, time='column') or "
-                "Interactions.from_arrays(…, times=…), and split before binarize()"
-            )
+            remedy = "give them as read_interactions(…, time='column') or Interactions.from_arrays(…, times=…)"
+            raise ValueError(f"these interactions have no times to split by; {remedy}, and split before binarize()")
         return self.events
 
+    def _hold_out_largest(self, n_test: NDArray[Any], *keys: NDArray[Any]) -> Split:
+        """Hold out the non-zeros of each user with the largest keys; later keys break ties of earlier ones."""
+        indptr, sizes = self.matrix.indptr, np.diff(self.matrix.indptr)
+        rows = np.repeat(np.arange(self.n_users), sizes)
+        n_above = np.repeat(indptr[1:], sizes) - 1 - np.arange(self.nnz)
+        marks = np.zeros(self.nnz, bool)
+        marks[np.lexsort((*reversed(keys), rows))] = n_above < n_test[rows]
+        return self._hold_out(marks)
+
     def _hold_out(self, marks: NDArray[np.bool_]) -> Split:
-        return Split(self._keep(~marks), self._keep(marks))
-
-    def _keep(self, stored: NDArray[np.bool_]) -> Self:
-        matrix = self.matrix.copy()
-        matrix.data[~stored] = 0
-        matrix.eliminate_zeros()
-        events = None if self.events is None else self.events.take(stored[self.events.pairs])
-        return replace(self, matrix=matrix, n_repeated=0, events=events)
-
-    def _of_events(self, chosen: NDArray[np.bool_]) -> Self:
-        events = self._dated().take(chosen)
-        return replace(self, matrix=events.matrix(self.matrix.shape), n_repeated=0, events=events)
+        parts = []
+        for stored in (~marks, marks):
+            matrix = self.matrix.copy()
+            matrix.data[~stored] = 0
+            matrix.eliminate_zeros()
+            events = None if self.events is None else self.events.take(stored[self.events.pairs])
+            parts.append(replace(self, matrix=matrix, n_repeated=0, events=events))
+        return Split(*parts)
 
 
 def check_counts(values: NDArray[Any], where: Callable[[int], str] = "position {}".format) -> None:
@@ -310,12 +324,8 @@ def check_counts(values: NDArray[Any], where: Callable[[int], str] = "position {
 
 def check_matrix(matrix: sp.csr_array) -> None:
     """Raise ValueError, with row and column, unless every stored value is finite and not negative."""
-
-    def where(position: int) -> str:
-        row = int(np.searchsorted(matrix.indptr, position, side="right")) - 1
-        return f"row {row}, column {matrix.indices[position]}"
-
-    check_counts(matrix.data, where)
+    row_of = partial(np.searchsorted, matrix.indptr, side="right")
+    check_counts(matrix.data, lambda place: f"row {row_of(place) - 1}, column {matrix.indices[place]}")
 
 
 def check_range(matrix: sp.csr_array, dtype: Any) -> None:
@@ -336,10 +346,8 @@ def _as_ids(values: ArrayLike | Iterable[Any], what: str) -> Ids:
         if value is None or value != value:  # noqa: PLR0124 (NaN alone differs from itself)
             raise ValueError(f"{what}: no id at position {position} ({value!r})")
         if ids.dtype.kind != "f" and isinstance(value, str) != isinstance(given[0], str):
-            raise ValueError(
-                f"{what}: {given[0]!r} and {value!r} (position {position}) are of different types; "
-                "ids are all strings or all numbers"
-            )
+            apart = f"{given[0]!r} and {value!r} (position {position}) are of different types"
+            raise ValueError(f"{what}: {apart}; ids are all strings or all numbers")
     return ids
 
 

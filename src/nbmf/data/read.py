@@ -1,8 +1,7 @@
 """Read interactions from a file or a data frame: `read_interactions`, the only reader of user files.
 
-DuckDB does most of the work, but only splits a text file into lines. The lines are split and checked by our own rules,
-because DuckDB's guesses change data silently: '2.5' becomes 3, and blank lines are dropped. At the first sign of
-trouble, and for quoted fields, Python's csv module reads the file again. It is slow but knows every line number.
+DuckDB only splits a text file into lines: its guesses change data silently ('2.5' becomes 3). Our own rules split and
+check the lines. At the first sign of trouble, and for quoted fields, Python's csv module reads the file again, slowly.
 """
 
 from __future__ import annotations
@@ -15,16 +14,14 @@ import zlib
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from nbmf.data import START
 from nbmf.data.interactions import Interactions
 from nbmf.data.sql import Table, build_interactions, connect, frame_table, literal, parquet_table, parts_of, path_sql
-from nbmf.data.text import LONGEST_LINE, MissingFileError, ReadError, TextFormat, as_text, recognise, wrong_width
-
-__all__ = ["MissingFileError", "ReadError", "read_interactions"]
+from nbmf.data.text import LONGEST_LINE, MissingFileError, ReadError, TextFormat, decoded, recognise, wrong_width
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -76,17 +73,17 @@ def read_interactions(
     array(['ann', 'bob'], dtype=object)
     """
     named = {"user": user, "item": item, "count": count} | ({} if time is None else {"time": time})
-    found: Interactions = read_table(source, named, build_interactions)
-    return found
+    return read_table(source, named, build_interactions)
 
 
-Build = Callable[["DuckDBPyConnection", Table, int | None], Any]
-"""Makes something of a table: gets the connection, the table and the number of rows it must have, if that is known."""
+Built = TypeVar("Built")
+Build = Callable[["DuckDBPyConnection", Table, int | None], Built]
+"""Makes something of a connection, a table and the number of rows it must have, if that is known."""
 
 
 def read_table(
-    source: Any, named: dict[str, str | None], build: Build, memory: int | None = None, folder: str | None = None
-) -> Any:
+    source: Any, named: dict[str, str | None], build: Build[Built], memory: int | None = None, folder: str | None = None
+) -> Built:
     """Open a source as a table and return what `build` makes of it; `named` maps roles to column names or None."""
     if hasattr(source, "__arrow_c_stream__"):
         with connect("data frame", memory, folder) as connection:
@@ -106,7 +103,6 @@ def read_table(
 
 
 def _change_times(path: str) -> list[int]:
-    """When the file, or the folder and each of its parts, was last changed."""
     parts = parts_of(path) if os.path.isdir(path) else []
     return [os.stat(each).st_mtime_ns for each in (path, *parts)]
 
@@ -139,7 +135,7 @@ class _TextFile(NamedTuple):
     path: str
     compression: str
 
-    def read(self, named: dict[str, str | None], build: Build) -> Any:
+    def read(self, named: dict[str, str | None], build: Build[Built]) -> Built:
         import duckdb  # noqa: PLC0415 (slow to import)
 
         n_lines = self.check()
@@ -183,12 +179,8 @@ class _TextFile(NamedTuple):
                 yield (line or "").encode() + b"\n"
 
     def lines(self) -> Generator[str]:
-        """Yield each line with its end; bytes that are not text are an error that names line and byte."""
-        offset = 0
         with closing(self.raw_lines()) as raw_lines:  # or the file stays open while an error is handled
-            for number, raw in enumerate(raw_lines, 1):
-                yield as_text(raw, offset, f"{self.path}, line {number}")
-                offset += len(raw)
+            yield from decoded(self.path, raw_lines)
 
     def lines_sql(self, skip: bool = False) -> str:
         # One column: no line contains the delimiter, or it is an error and the file is read carefully.
@@ -213,7 +205,7 @@ class _TextFile(NamedTuple):
         columns["user"] = (f"CASE WHEN {sound} THEN {columns['user'][0]} END", "TEXT")
         return Table(self.path, relation, columns), n_rows
 
-    def read_carefully(self, text_format: TextFormat, build: Build) -> Any:
+    def read_carefully(self, text_format: TextFormat, build: Build[Built]) -> Built:
         """Read with the csv module, or raise for the first faulty line."""
         columns = {role: (f'"{role}"', "TEXT") for role in text_format.columns}
         declared = ", ".join(f"{name} TEXT" for name, _ in columns.values())

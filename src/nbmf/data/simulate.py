@@ -26,7 +26,6 @@ Array = NDArray[np.float64]
 
 BLOCK_POINTS = 1 << 20
 MOST_POINTS = 1 << 31
-_LEAST, _MOST = -60.0, 60.0  # range of the log intensities when a data set is imitated
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -60,24 +59,21 @@ def simulate(
     *,
     n_components: int = 10,
     concentration: float = 1.0,
-    user_shape: float = 1.0,
-    item_shape: float = 1.0,
     mean_count: float | None = None,
     like: Interactions | None = None,
     seed: int = 0,
+    **shapes: float,
 ) -> Simulation:
     """Draw interactions from the model: gamma factors, then negative binomial counts.
+
+    Cite: Gouvert, Oberlin, Févotte, Negative Binomial Matrix Factorization for Recommender Systems.
 
     Parameters
     ----------
     n_users, n_items : int
         Sizes, by default 1000 and 500. Some users and items may have no counts.
-    n_components : int
-        K.
-    concentration : float
-        α; infinity draws Poisson counts.
-    user_shape, item_shape : float
-        α^W and α^H. β^W = α^W, so that users' factors have mean 1; β^H follows from the mean count.
+    n_components, concentration : int and float
+        K, and α; an infinite α draws Poisson counts.
     mean_count : float
         Mean over all cells, zeros included, by default 0.1.
     like : Interactions
@@ -87,14 +83,15 @@ def simulate(
     seed : int
         Seed of NumPy's legacy generator.
 
+    Other Parameters
+    ----------------
+    user_shape, item_shape : float
+        α^W and α^H, by default 1. β^W = α^W, so that users' factors have mean 1; β^H follows from the mean count.
+
     Returns
     -------
     Simulation
         Interactions with the ids 0, 1, 2, … Memory grows with the non-zeros and the factors, time with the sum of μ.
-
-    Notes
-    -----
-    Cite the model: Gouvert, Oberlin, Févotte, Negative Binomial Matrix Factorization for Recommender Systems.
 
     Examples
     --------
@@ -107,6 +104,9 @@ def simulate(
     """
     if concentration != math.inf:
         NegativeBinomial(concentration)  # checks it
+    user_shape, item_shape = (shapes.pop(name, 1.0) for name in ("user_shape", "item_shape"))
+    if shapes:
+        raise TypeError(f"simulate() got an unexpected keyword argument {next(iter(shapes))!r}")
     for name, value in (("n_components", n_components), ("user_shape", user_shape), ("item_shape", item_shape)):
         if not 0 < value < math.inf:
             raise ValueError(f"{name} is {value}; it must be positive")
@@ -119,22 +119,21 @@ def simulate(
         W = rng.gamma(user_shape, 1 / user_shape, (sizes[0], n_components))
         H = rng.gamma(item_shape, mean / (n_components * item_shape), (sizes[1], n_components))
     elif n_users is None and n_items is None and mean_count is None:
-        W, H = _factors_like(like, n_components, concentration, user_shape, item_shape, rng)
+        W, H = _factors_like(like, n_components, concentration, (user_shape, item_shape), rng)
     else:
         raise ValueError("like= brings its own sizes and mean; leave out n_users, n_items and mean_count")
     counts = draw_counts(W, H, concentration, rng)
-    truth: dict[str, Any] = {"user_factors": W, "item_factors": H, "concentration": concentration}
-    return Simulation(np.arange(len(W)), np.arange(len(H)), counts, **truth)
+    users, items = np.arange(len(W)), np.arange(len(H))
+    return Simulation(users, items, counts, user_factors=W, item_factors=H, concentration=concentration)
 
 
 def draw_counts(W: Array, H: Array, concentration: float, rng: np.random.RandomState) -> sp.csr_array:
     """Draw independent y_ui ~ NB(α, μ/(μ+α)), μ = WHᵀ, as derived at the top of this file."""
     expected = np.cumsum(W @ H.sum(axis=0))
     if not expected[-1] < MOST_POINTS:
-        raise ValueError(
-            f"the intensities add up to {expected[-1]:.2g}, which is about how many points would be drawn; at most "
-            f"{MOST_POINTS:,} are drawn: ask for fewer users or items, a lower mean, or a larger concentration"
-        )
+        points = f"the intensities add up to {expected[-1]:.2g}, which is about how many points would be drawn"
+        remedy = "ask for fewer users or items, a lower mean, or a larger concentration"
+        raise ValueError(f"{points}; at most {MOST_POINTS:,} are drawn: {remedy}")
     cumulative = np.ascontiguousarray(np.cumsum(H, axis=0).T)
     ends = np.searchsorted(expected, np.arange(BLOCK_POINTS, expected[-1] + BLOCK_POINTS, BLOCK_POINTS)) + 1
     edges = np.unique(np.clip(np.concatenate(([0], ends, [len(W)])), 0, len(W)))
@@ -173,13 +172,15 @@ def _intensities(W: Array, H: Array, users: NDArray[np.int32], items: NDArray[np
 
 
 def _factors_like(
-    data: Interactions, n_components: int, α: float, user_shape: float, item_shape: float, rng: np.random.RandomState
+    data: Interactions, n_components: int, α: float, shapes: tuple[float, float], rng: np.random.RandomState
 ) -> tuple[Array, Array]:
-    """Draw tastes, and scale each row so that it has the expected number of non-zeros."""
+    """Draw tastes, rows that sum to 1, and scale each row so that it has the expected number of non-zeros."""
     if not data.nnz:
         raise ValueError(f"like={data!r} has no non-zero count to imitate")
-    W = _directions(rng, data.n_users, n_components, user_shape)
-    H = _directions(rng, data.n_items, n_components, item_shape)
+    W, H = (rng.standard_gamma(shape, (n, n_components)) for n, shape in zip(data.matrix.shape, shapes, strict=True))
+    for rows in (W, H):
+        sums = rows.sum(axis=1, keepdims=True)
+        np.divide(rows, sums, out=rows, where=sums > 0)
     sample = rng.randint(data.n_users, size=2000), rng.randint(data.n_items, size=2000)
     overlap = n_components * np.einsum("nk,nk->n", W[sample[0]], H[sample[1]])  # mean 1
     activity = np.diff(data.matrix.indptr)
@@ -191,13 +192,6 @@ def _factors_like(
     return W / mean, H * mean
 
 
-def _directions(rng: np.random.RandomState, n: int, n_components: int, shape: float) -> Array:
-    """Gamma rows scaled to sum 1."""
-    rows = rng.standard_gamma(shape, (n, n_components))
-    sums = rows.sum(axis=1, keepdims=True)
-    return np.asarray(np.divide(rows, sums, out=rows, where=sums > 0))
-
-
 def _scales(activity: NDArray[Any], popularity: NDArray[Any], overlap: Array, α: float) -> tuple[Array, Array]:
     """Find s and t with Σ_i q(s_u t_i) = activity_u and Σ_u q(s_u t_i) = popularity_i, q(x) = E P(y ≥ 1 | x · overlap).
 
@@ -205,7 +199,7 @@ def _scales(activity: NDArray[Any], popularity: NDArray[Any], overlap: Array, α
     between q(x) and c q(x), so multiplying a scale by the missing factor never overshoots. No scale suffices for a user
     with (nearly) every item, so the number of rounds is limited.
     """
-    log_x = np.linspace(_LEAST, _MOST, 1201)
+    log_x = np.linspace(-60.0, 60.0, 1201)
     μ = np.exp(log_x)[:, None] * overlap
     log_q = np.log(-np.expm1(-μ if α == math.inf else -α * np.log1p(μ / α)).mean(axis=1))
 

@@ -18,18 +18,17 @@ import numpy as np
 import scipy.sparse as sp
 
 from nbmf.data.events import ISO_TIME, Events
-from nbmf.data.interactions import Ids, Interactions
+from nbmf.data.interactions import Ids, Interactions, canonical
 from nbmf.data.text import ReadError, choose_columns
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-MOST_MEMORY = "2GiB"
-_LARGEST = 2**63 - 1
 _TEXT_TYPES = {"TEXT", "VARCHAR", "ENUM"}
 _INTEGER_TYPES = {sign + size for sign in ("", "U") for size in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")}
 _FRACTION_TYPES = {"FLOAT", "DOUBLE", "DECIMAL"}
 _DATE_TYPES = {"DATE", "TIMESTAMP WITH TIME ZONE"} | {"TIMESTAMP" + unit for unit in ("", "_S", "_MS", "_NS")}
+_ROLES = ("user", "item", "count", "time")
 _TIME_KINDS = ("integer", "number", "date")  # the times of a table are of the first kind that fits all of them
 _POSITION = "__nbmf_position__"  # reserved: no column of a file has this name
 _INDEX = "__index_level_"  # how the columns begin that pandas adds for its row labels
@@ -83,10 +82,9 @@ def connect(name: str, memory: int | None = None, folder: str | None = None) -> 
             if not isinstance(error, duckdb.Error):
                 raise
             if isinstance(error, duckdb.OutOfMemoryException) or "No space left" in reason:
-                raise ReadError(
-                    f"{name}: the database ran out of room in memory or in {os.path.dirname(spill)}; free some space "
-                    f"there, or allow more memory ({reason[:300]})"
-                ) from error
+                room = f"the database ran out of room in memory or in {os.path.dirname(spill)}"
+                remedy = f"free some space there, or allow more memory ({reason[:300]})"
+                raise ReadError(f"{name}: {room}; {remedy}") from error
             raise ReadError(f"{name}: cannot be read (damaged, or of an unknown kind): {reason[:300]}") from error
 
 
@@ -95,7 +93,7 @@ def _limit_memory(connection: DuckDBPyConnection) -> None:
     ((limit,),) = connection.execute("SELECT current_setting('memory_limit')").fetchall()
     size, unit = limit.split()
     if unit == "TiB" or (unit == "GiB" and float(size) > 2):
-        connection.execute(f"SET memory_limit = '{MOST_MEMORY}'")
+        connection.execute("SET memory_limit = '2GiB'")
 
 
 def literal(text: str) -> str:
@@ -153,15 +151,13 @@ def parts_of(folder: str) -> list[str]:
     if not parts:
         raise ReadError(f"{folder}: is a directory without parquet files ({_PARTS}); name one file")
     if subfolder is not None:
-        raise ReadError(
-            f"{folder}: {subfolder} is a directory, and nested directories are not read; put all parts into one "
-            f"directory, from which nbmf reads {_PARTS}"
-        )
+        nested = f"{subfolder} is a directory, and nested directories are not read"
+        raise ReadError(f"{folder}: {nested}; put all parts into one directory, from which nbmf reads {_PARTS}")
     return parts
 
 
 def parquet_table(connection: DuckDBPyConnection, path: str, named: dict[str, str | None]) -> Table:
-    """Return the table of a parquet file, or of all parts in a folder; `named` maps roles to column names or None."""
+    """Return the table of a parquet file, or of all parts in a folder."""
     is_folder = os.path.isdir(path)
     files = parts_of(path) if is_folder else [path]
     if is_folder:
@@ -195,14 +191,13 @@ def _check_alike(connection: DuckDBPyConnection, folder: str, files: list[str]) 
             if kinds[0] != kinds[1] and not column.startswith(_INDEX) and not _INTEGER_TYPES.issuperset(kinds):
                 places = (os.path.basename(place) for place in (files[0], file))
                 differ = " and ".join(f"{kind} in {place}" for kind, place in zip(kinds, places, strict=True))
-                raise ReadError(
-                    f"{folder}: the column {column!r} is {differ}; write all parts with the same columns and types"
-                )
+                remedy = "write all parts with the same columns and types"
+                raise ReadError(f"{folder}: the column {column!r} is {differ}; {remedy}")
 
 
 def number_ids(connection: DuckDBPyConnection, table: Table, n_rows: int | None = None) -> NumberedIds:
-    """Check every row of a table and number its ids; makes the view `rows` and the tables `users` and `items`."""
-    raw = ", ".join(f"{table.columns[role][0]} AS raw_{role}" for role in table.columns)
+    """Check every row of a table and number its ids; makes the view `coded` of the rows with codes instead of ids."""
+    raw = ", ".join(f"{table.columns.get(role, ('NULL', ''))[0]} AS raw_{role}" for role in _ROLES)
     times = ", ".join(f"{sql} AS time_{kind}" for kind, sql in _time_sql(table).items())
     connection.execute(f"""
         CREATE OR REPLACE TEMP VIEW rows AS SELECT {table.position or "NULL"} AS position, {raw}, {times},
@@ -223,25 +218,32 @@ def number_ids(connection: DuckDBPyConnection, table: Table, n_rows: int | None 
     if not sound or n_rows not in (None, found) or (kind == "mixed" and "time" in table.columns):
         raise _first_fault(connection, table) if table.position else ReadError(f"{table.name}: needs a careful look")
     users, items = (_number(connection, table, role) for role in ("user", "item"))
+    connection.execute("""
+        CREATE OR REPLACE TEMP VIEW coded AS SELECT users.code AS user, items.code AS item, rows.*
+        FROM rows JOIN users ON user_id = users.id JOIN items ON item_id = items.id""")
     return NumberedIds(users, items, found, kind if "time" in table.columns else None)
 
 
 def build_interactions(connection: DuckDBPyConnection, table: Table, n_rows: int | None = None) -> Interactions:
     """Check a table and add up its repeated pairs. Without times, rows are read twice and never held in memory."""
-    users, items, found, kind = number_ids(connection, table, n_rows)
-    rows, columns, total = _select(connection, "TRY_CAST(sum(amount) AS BIGINT) AS total", "GROUP BY ALL")
-    check_sums(table, users, items, rows, columns, total)
-    matrix = sp.csr_array((total, (rows, columns)), shape=(len(users), len(items)))
-    matrix.sum_duplicates()  # also sorts
-    matrix.eliminate_zeros()
-    events = Events.of(*_select(connection, f"amount, time_{kind}")) if kind else None
-    return Interactions(users, items, matrix, n_repeated=found - len(total), events=events)
+    found = number_ids(connection, table, n_rows)
+    total = "TRY_CAST(sum(amount) AS BIGINT) AS total"
+    sums = connection.execute(f"SELECT user, item, {total} FROM coded GROUP BY ALL").fetchnumpy()
+    check_sums(table, found, *sums.values())
+    pairs = sums["total"], (sums["user"], sums["item"])
+    matrix = canonical(sp.coo_array(pairs, shape=(len(found.users), len(found.items))))
+    events = None
+    if found.time_kind:
+        rows = connection.execute(f"SELECT user, item, amount, time_{found.time_kind} FROM coded").fetchnumpy()
+        events = Events.of(*rows.values())
+    n_repeated = found.n_rows - len(sums["total"])
+    return Interactions(found.users, found.items, matrix, n_repeated=n_repeated, events=events)
 
 
-def check_sums(table: Table, users: Ids, items: Ids, rows: Any, columns: Any, total: Any) -> None:
+def check_sums(table: Table, ids: NumberedIds, rows: Any, columns: Any, total: Any) -> None:
     """Raise ReadError if the counts of a pair add up to more than 64 bits, which makes their total NULL."""
     for k in np.flatnonzero(np.ma.getmaskarray(total))[:1]:
-        pair = f"user {users[rows[k]]!r} and item {items[columns[k]]!r}"
+        pair = f"user {ids.users[rows[k]]!r} and item {ids.items[columns[k]]!r}"
         raise ReadError(f"{table.name}: the counts of {pair} add up to more than 2**63 - 1")
 
 
@@ -273,9 +275,7 @@ def _count_sql(table: Table) -> str:
 def _time_sql(table: Table) -> dict[str, str]:
     """SQL for the time as each kind, NULL if it is not of that kind."""
     sql = dict.fromkeys(_TIME_KINDS, "NULL")
-    if "time" not in table.columns:
-        return sql
-    column, kind = table.columns["time"]
+    column, kind = table.columns.get("time", ("", None))
     if kind in _TEXT_TYPES:
         text = f"trim({column}::VARCHAR, ' \t')"
         for name, pattern, value in (
@@ -290,7 +290,7 @@ def _time_sql(table: Table) -> dict[str, str]:
         sql["number"] = _finite(f"{column}::DOUBLE")
     elif kind in _DATE_TYPES:
         sql["date"] = _finite(column)
-    else:
+    elif kind is not None:
         raise ReadError(f"{table.name}: the time column {column} has type {kind}; turn it into numbers or time stamps")
     return sql
 
@@ -313,25 +313,14 @@ def _number(connection: DuckDBPyConnection, table: Table, role: str) -> Ids:
     return np.asarray(connection.execute(f"SELECT value FROM {role}s ORDER BY code").fetchnumpy()["value"])
 
 
-def coded_sql(values: str, grouping: str = "") -> str:
-    """Return SQL for the codes of user and item of each row, with some values."""
-    return f"""SELECT users.code AS user, items.code AS item, {values}
-        FROM rows JOIN users ON user_id = users.id JOIN items ON item_id = items.id {grouping}"""
-
-
-def _select(connection: DuckDBPyConnection, values: str, grouping: str = "") -> list[Any]:
-    return list(connection.execute(coded_sql(values, grouping)).fetchnumpy().values())
-
-
 def _first_fault(connection: DuckDBPyConnection, table: Table) -> ReadError:
     """Describe the first row with a fault; the first row of all decides whether times are dates or numbers."""
-    raw_count, raw_time = (f"raw_{role}" if role in table.columns else "1" for role in ("count", "time"))
     by_position = "ORDER BY position LIMIT 1"
     first = connection.execute(f"SELECT time_date IS NOT NULL FROM rows {by_position}").fetchall()
     expected = "date" if first == [(True,)] else "number"
-    no_time = {"date": "time_date IS NULL", "number": "coalesce(time_number, time_integer) IS NULL"}[expected]
+    no_time = "time_date IS NULL" if expected == "date" else "coalesce(time_number, time_integer) IS NULL"
     ((position, user, item, count, time, no_user, no_item, no_count, other_time),) = connection.execute(f"""
-        SELECT position, raw_user::VARCHAR, raw_item::VARCHAR, {raw_count}::VARCHAR, {raw_time}::VARCHAR,
+        SELECT position, {", ".join(f"raw_{role}::VARCHAR" for role in _ROLES)},
             user_id IS NULL, item_id IS NULL, amount IS NULL, coalesce(time_date::VARCHAR, time_number::VARCHAR)
         FROM rows WHERE user_id IS NULL OR item_id IS NULL OR amount IS NULL
             OR {no_time if "time" in table.columns else "false"} {by_position}""").fetchall()
@@ -353,13 +342,14 @@ def _count_problem(text: str | None) -> str:
         value = float(text)
     except ValueError:
         return "is not a number"
-    if value > _LARGEST and "inf" not in text.casefold():
-        return "is over 2**63 - 1"
-    if not math.isfinite(value):
-        return "is NaN" if math.isnan(value) else "is infinite"
-    if value < 0:
-        return "is negative"
-    return "is a fraction" if value % 1 else "is not written in plain digits"
+    problems = {
+        "is NaN": math.isnan(value),
+        "is infinite": "inf" in text.casefold(),
+        "is over 2**63 - 1": value > 2**63 - 1,
+        "is negative": value < 0,
+        "is a fraction": value % 1 != 0,
+    }
+    return next((problem for problem, is_so in problems.items() if is_so), "is not written in plain digits")
 
 
 def _time_problem(text: str | None, expected: str | None) -> str:

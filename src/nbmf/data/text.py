@@ -6,7 +6,7 @@ import csv
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
@@ -41,20 +41,24 @@ class TextFormat(NamedTuple):
     columns: dict[str, int]  # position of each role; without a count column, each row counts 1
 
 
-def as_text(raw: bytes, offset: int, where: str) -> str:
-    """Decode a line; `offset` is its place in the file, for errors."""
-    if len(raw) > LONGEST_LINE:
-        raise ReadError(f"{where}: is longer than {LONGEST_LINE} bytes; this is not a table of users and items")
-    if b"\0" in raw:
-        raise ReadError(f"{where}: NUL at byte {offset + raw.index(0)}, so this is not text; convert it to UTF-8")
-    try:
-        text = raw.decode("utf-8" if offset else "utf-8-sig")
-    except UnicodeDecodeError as error:
-        byte = f"byte {offset + error.start} (0x{raw[error.start]:02x})"
-        raise ReadError(f"{where}: {byte} is not UTF-8 text; convert it: iconv -f LATIN1 -t UTF-8") from None
-    if "\r" in text.rstrip("\r\n") and '"' not in text:
-        raise ReadError(f"{where}: has a carriage return inside; end lines with LF or CRLF")
-    return text
+def decoded(path: str, raw_lines: Iterable[bytes]) -> Iterator[str]:
+    """Yield each line with its end; bytes that are not text are an error that names line and byte."""
+    offset = 0
+    for number, raw in enumerate(raw_lines, 1):
+        where = f"{path}, line {number}"
+        if len(raw) > LONGEST_LINE:
+            raise ReadError(f"{where}: is longer than {LONGEST_LINE} bytes; this is not a table of users and items")
+        if b"\0" in raw:
+            raise ReadError(f"{where}: NUL at byte {offset + raw.index(0)}, so this is not text; convert it to UTF-8")
+        try:
+            text = raw.decode("utf-8" if offset else "utf-8-sig")
+        except UnicodeDecodeError as error:
+            byte = f"byte {offset + error.start} (0x{raw[error.start]:02x})"
+            raise ReadError(f"{where}: {byte} is not UTF-8 text; convert it: iconv -f LATIN1 -t UTF-8") from None
+        if "\r" in text.rstrip("\r\n") and '"' not in text:
+            raise ReadError(f"{where}: has a carriage return inside; end lines with LF or CRLF")
+        yield text
+        offset += len(raw)
 
 
 def recognise(path: str, lines: Iterable[str], named: dict[str, str | None]) -> TextFormat:
@@ -63,26 +67,25 @@ def recognise(path: str, lines: Iterable[str], named: dict[str, str | None]) -> 
     if not "".join(head).strip("\r\n"):
         raise ReadError(f"{path}: has no rows, only blank lines")
     tables = {delimiter: _split(head, delimiter) for delimiter in "\t,;| "}
-    if not any(map(_fit, tables.values())):  # perhaps all is inside a quote that is never closed; reading will say so
+    # perhaps all is inside a quote that is never closed; reading will say so
+    if not any(_width(table)[1] for table in tables.values()):
         tables = {delimiter: [line.rstrip("\r\n").split(delimiter) for line in head] for delimiter in tables}
     for group in ("\t", ",;|", " "):  # ids are more likely to contain the later ones
-        if candidates := [delimiter for delimiter in group if _fit(tables[delimiter]) >= 0.5]:
-            delimiter = max(candidates, key=lambda d: (_has_names_or_counts(tables[d], named), _fit(tables[d])))
+        if candidates := [delimiter for delimiter in group if _width(tables[delimiter])[1] >= 0.5]:
+            delimiter = max(candidates, key=lambda d: (_has_names_or_counts(tables[d], named), _width(tables[d])[1]))
             break
     else:
         raise ReadError(f"{path}, line 1: no two columns found; separate them by tab, comma, semicolon, pipe or space")
     records = tables[delimiter]
-    n_columns = _commonest_width(records)
+    n_columns, _ = _width(records)
     first = records[0] if head[0].strip("\r\n") else []
     if len(first) != n_columns:
         raise wrong_width(path, 1, len(first), n_columns)
     is_named = any(name is not None for name in named.values())
     if not is_named and not _is_header(first, [row for row in records[1:] if len(row) == n_columns]):
         if n_columns > len(_KNOWN_NAMES):
-            raise ReadError(
-                f"{path}: has {n_columns} columns and no header, so nbmf cannot tell which are user, item and count; "
-                "add a first line with their names"
-            )
+            unclear = "so nbmf cannot tell which are user, item and count; add a first line with their names"
+            raise ReadError(f"{path}: has {n_columns} columns and no header, {unclear}")
         return TextFormat(delimiter, n_columns, [], dict(zip(_KNOWN_NAMES, range(n_columns), strict=False)))
     if len(records) == 1:
         raise ReadError(f"{path}: has a header but no rows")
@@ -97,14 +100,10 @@ def _split(lines: list[str], delimiter: str) -> list[list[str]]:
     return records[:-1] if len(lines) == HEAD_LINES else records  # the last may be cut
 
 
-def _commonest_width(records: list[list[str]]) -> int:
-    return max(Counter(map(len, records)).items(), key=lambda entry: entry[1], default=(0, 0))[0]
-
-
-def _fit(records: list[list[str]]) -> float:
-    """Share of the lines with the commonest number of columns; 0 unless there are two or more."""
-    width = _commonest_width(records)
-    return sum(len(record) == width for record in records) / len(records) if width > 1 else 0.0
+def _width(records: list[list[str]]) -> tuple[int, float]:
+    """The commonest number of columns, and the share of the lines that have it; 0 unless there are two or more."""
+    width, n = max(Counter(map(len, records)).items(), key=lambda entry: entry[1], default=(0, 0))
+    return width, n / len(records) if width > 1 else 0.0
 
 
 def _roles(cell: str) -> set[str]:

@@ -1,7 +1,7 @@
 """The parts of a model as arrays and plain values, and back: ids, counts, factors, settings, random generators.
 
-Each `pack_…` puts arrays into a dictionary, under names with a common beginning, and returns what goes into the JSON
-document; each `unpack_…` takes them out again and checks them, because a file may say anything.
+Each `pack_…` adds arrays to a dictionary and returns what goes into the JSON document; each `unpack_…` returns what was
+packed, and checks it, because a file may say anything.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import fields
+from itertools import pairwise
 from numbers import Integral
 from typing import Any
 
@@ -43,16 +44,14 @@ def unpack_number(contents: Contents, name: str) -> float:
     raise contents.fault(f"its entry {name!r} is {found!r}, not a number")
 
 
-def pack_quantity(name: str, value: float | Array, arrays: Arrays) -> float | str:
-    """Pack one number for all, or an array of them by row or by column."""
+def _pack_quantity(name: str, value: float | Array, arrays: Arrays) -> float | str:
     if isinstance(value, np.ndarray):
         arrays[name] = value
         return "array"
     return pack_number(value)
 
 
-def unpack_quantity(contents: Contents, name: str, n_rows: int, n_columns: int) -> float | Array:
-    """Return one positive number, or an array that spreads over rows × columns."""
+def _unpack_quantity(contents: Contents, name: str, n_rows: int, n_columns: int) -> float | Array:
     if contents.document.get(name) != "array":
         number = unpack_number(contents, name)
         if not number > 0:
@@ -92,32 +91,25 @@ def unpack_ids(contents: Contents, name: str, kind: str, size: int | None = None
         return contents.array(name, "biuf", size)
     ends = contents.array(f"{name}.ends", "i", size).tolist()
     blob = contents.array(f"{name}.utf8", "u", ends[-1] if ends else 0).tobytes()
-    starts = [0, *ends][:-1]
-    if any(start > end for start, end in zip(starts, ends, strict=True)):
+    places = list(pairwise([0, *ends]))
+    if any(start > end for start, end in places):
         raise contents.fault(f"the ends of its {name} do not ascend")
+    if width and 4 * int(width[1]) * len(ends) > _MOST_BYTES:
+        raise contents.fault(f"its {name} are of type {kind}, which makes them too long")
     try:
-        texts = [blob[start:end].decode() for start, end in zip(starts, ends, strict=True)]
+        return np.array([blob[start:end].decode() for start, end in places], kind)
     except UnicodeDecodeError as error:
         raise contents.fault(f"its {name} are not UTF-8 ({error})") from None
-    if width is None:
-        ids = np.empty(len(texts), object)
-        ids[:] = texts
-        return ids
-    if 4 * int(width[1]) * len(texts) > _MOST_BYTES:
-        raise contents.fault(f"its {name} are of type {kind}, which makes them too long")
-    return np.array(texts, dtype=kind)
 
 
-def pack_counts(matrix: sp.csr_array, arrays: Arrays) -> None:
+def pack_counts(matrix: sp.csr_array, arrays: Arrays, name: str = "counts") -> None:
     """Pack a canonical matrix, row by row."""
-    arrays |= {"counts.data": matrix.data, "counts.indices": matrix.indices, "counts.indptr": matrix.indptr}
+    arrays |= {f"{name}.{part}": getattr(matrix, part) for part in ("data", "indices", "indptr")}
 
 
 def unpack_counts(contents: Contents, n_users: int, n_items: int) -> sp.csr_array:
-    """Return the matrix; compiled loops trust its indices, so every one is checked here."""
-    data = contents.array("counts.data", "biuf", None)
-    indices, indptr = unpack_cells(contents, "counts", len(data), n_users, n_items)
-    matrix = sp.csr_array((data, indices, indptr), shape=(n_users, n_items))
+    """Return the counts, all of which are finite and not negative."""
+    matrix = unpack_matrix(contents, "counts", contents.array("counts.data", "biuf", None), (n_users, n_items))
     try:
         check_matrix(matrix)
     except ValueError as error:
@@ -131,25 +123,18 @@ def pack_weights(weights: Array | sp.csr_array, intercept: Array, arrays: Arrays
     if isinstance(weights, np.ndarray):
         arrays["weights"] = weights
         return {"n_weights": None}
-    arrays |= {"weights.data": weights.data, "weights.indices": weights.indices, "weights.indptr": weights.indptr}
+    pack_counts(weights, arrays, "weights")
     return {"n_weights": int(weights.nnz)}
 
 
 def unpack_weights(contents: Contents, n_items: int) -> tuple[Array | sp.csr_array, Array]:
-    """Return what `pack_weights` packed."""
+    """Return the weights and the intercepts."""
     intercept = _finite(contents, "intercept", n_items)
     if contents.document.get("n_weights") is None:
-        return _checked_weights(contents, _finite(contents, "weights", n_items, n_items), intercept)
-    n_weights = contents.value("n_weights", int)
-    data = _finite(contents, "weights.data", n_weights)
-    indices, indptr = unpack_cells(contents, "weights", n_weights, n_items, n_items)
-    weights = sp.csr_array((data, indices, indptr), shape=(n_items, n_items))
-    return _checked_weights(contents, weights, intercept)
-
-
-def _checked_weights(
-    contents: Contents, weights: Array | sp.csr_array, intercept: Array
-) -> tuple[Array | sp.csr_array, Array]:
+        weights = _finite(contents, "weights", n_items, n_items)
+    else:
+        data = _finite(contents, "weights.data", contents.value("n_weights", int))
+        weights = unpack_matrix(contents, "weights", data, (n_items, n_items))
     if weights.diagonal().any():
         raise contents.fault("an item has a weight on itself")
     if weights.dtype != intercept.dtype:
@@ -167,43 +152,48 @@ def pack_unknown(matrix: sp.csr_array | None, arrays: Arrays) -> dict[str, Any]:
 
 
 def unpack_unknown(contents: Contents, n_users: int, n_items: int) -> sp.csr_array | None:
-    """Return what `pack_unknown` packed."""
+    """Return the cells that were left out of the likelihood, as ones."""
     if contents.document.get("n_unknown") is None:
         return None
-    n_unknown = contents.value("n_unknown", int)
-    indices, indptr = unpack_cells(contents, "unknown", n_unknown, n_users, n_items)
-    return sp.csr_array((np.ones(n_unknown, np.int8), indices, indptr), shape=(n_users, n_items))
+    indices = contents.array("unknown.indices", "i", contents.value("n_unknown", int))
+    return unpack_matrix(contents, "unknown", np.ones_like(indices, np.int8), (n_users, n_items))
 
 
-def unpack_cells(contents: Contents, name: str, size: int, n_users: int, n_items: int) -> tuple[Array, Array]:
-    """Return indices and indptr of so many cells, each of them checked, some at a time."""
-    indices = contents.array(f"{name}.indices", "i", size)
-    indptr = contents.array(f"{name}.indptr", "i", n_users + 1)
-    if indptr[0] != 0 or indptr[-1] != size or np.any(indptr[1:] < indptr[:-1]):
+def unpack_matrix(contents: Contents, name: str, data: Array, shape: tuple[int, int]) -> sp.csr_array:
+    """Return a matrix of these entries; compiled loops trust its indices, so each is checked, some at a time."""
+    indices = contents.array(f"{name}.indices", "i", len(data))
+    indptr = contents.array(f"{name}.indptr", "i", shape[0] + 1)
+    if indptr[0] != 0 or indptr[-1] != len(data) or np.any(indptr[1:] < indptr[:-1]):
         raise contents.fault(f"the rows of its {name} do not follow each other")
-    for start in range(0, size, CHECKED_AT_A_TIME):
+    for start in range(0, len(data), CHECKED_AT_A_TIME):
         piece = indices[start : start + CHECKED_AT_A_TIME]
-        stop = start + len(piece)
         before = np.concatenate((indices[start - 1 : start] if start else [-1], piece[:-1]))
         is_first = np.zeros(len(piece), bool)
-        is_first[indptr[np.searchsorted(indptr, start) : np.searchsorted(indptr, stop)] - start] = True
-        if piece.min() < 0 or piece.max() >= n_items or not np.all((piece > before) | is_first):
-            raise contents.fault(f"its {name} are not of {n_items} items, each once and in order")
-    return indices, indptr
+        is_first[indptr[slice(*np.searchsorted(indptr, (start, start + len(piece))))] - start] = True
+        if piece.min() < 0 or piece.max() >= shape[1] or not np.all((piece > before) | is_first):
+            raise contents.fault(f"its {name} are not of {shape[1]} items, each once and in order")
+    return canonical_csr(data, indices, indptr, shape)
+
+
+def canonical_csr(data: Array, indices: Array, indptr: Array, shape: tuple[int, int]) -> sp.csr_array:
+    """Return a matrix that is known to be canonical, so that nobody reads all of it to find out."""
+    matrix = sp.csr_array((data, indices, indptr), shape=shape)
+    matrix.has_canonical_format = True
+    return matrix
 
 
 def pack_factor(name: str, factor: Factor, arrays: Arrays) -> dict[str, Any]:
-    """Pack all that is known of one side: the moments of a gamma, or values."""
+    """Pack one side: the moments of a gamma, or values."""
     document: dict[str, Any] = {f"{name}.law": factor.kind}
     if not isinstance(factor, Gamma):
         arrays[f"{name}.value"] = factor.mean
         return document
     arrays |= {f"{name}.{part}": getattr(factor, part) for part in (*MOMENTS, *ROWS)}
-    return document | {f"{name}.prior_rate": pack_quantity(f"{name}.prior_rate", factor.prior_rate, arrays)}
+    return document | {f"{name}.prior_rate": _pack_quantity(f"{name}.prior_rate", factor.prior_rate, arrays)}
 
 
 def unpack_factors(contents: Contents, n_users: int, n_items: int) -> tuple[Factor, Factor]:
-    """Return both sides, packed as "users" and "items"."""
+    """Return the sides "users" and "items"."""
     users, items = _unpack_factor(contents, "users", n_users), _unpack_factor(contents, "items", n_items)
     if type(users) is not type(items) or users.mean.shape[1] != items.mean.shape[1]:
         raise contents.fault("its users and its items have not the same components")
@@ -222,7 +212,7 @@ def _unpack_factor(contents: Contents, name: str, n_rows: int) -> Factor:
     if len(exposed) not in (1, len(mean)):
         raise contents.fault(f"the moments of its factor {name!r} have different shapes")
     rows = [contents.array(f"{name}.{part}", "f", len(mean)).astype(np.float64, copy=False) for part in ROWS]
-    return Gamma(mean, geometric_mean, exposed, unpack_quantity(contents, f"{name}.prior_rate", len(mean), 1), *rows)
+    return Gamma(mean, geometric_mean, exposed, _unpack_quantity(contents, f"{name}.prior_rate", len(mean), 1), *rows)
 
 
 def _finite(contents: Contents, name: str, *shape: int | None) -> Array:
@@ -232,52 +222,45 @@ def _finite(contents: Contents, name: str, *shape: int | None) -> Array:
     return values
 
 
-def pack_likelihood(likelihood: Likelihood, arrays: Arrays) -> dict[str, Any]:
-    """Pack a likelihood: Poisson's and the negative binomial by α, which is infinite for Poisson; others by kind."""
-    if isinstance(likelihood, Poisson | NegativeBinomial):
-        return {"concentration": pack_quantity("concentration", likelihood.concentration, arrays)}
-    parameters = likelihood.parameters.items()
-    packed = {f"likelihood.{name}": pack_quantity(f"likelihood.{name}", value, arrays) for name, value in parameters}
-    return {"likelihood": likelihood.kind, **packed}
-
-
-def unpack_likelihood(contents: Contents, n_users: int, n_items: int) -> Likelihood:
-    """Return what `pack_likelihood` packed."""
-    if "likelihood" not in contents.document:
-        concentration = unpack_quantity(contents, "concentration", n_users, n_items)
-        is_poisson = isinstance(concentration, float) and concentration == math.inf
-        return Poisson() if is_poisson else NegativeBinomial(concentration)
-    kind = contents.value("likelihood", str)
-    if kind not in KINDS:
-        raise contents.fault(
-            f"its likelihood is {kind!r}, and the known ones are {', '.join(map(repr, KINDS))}; import the module that "
-            "defines it first"
-        )
-    names = [field.name for field in fields(KINDS[kind])]
-    return KINDS[kind](**{name: unpack_quantity(contents, f"likelihood.{name}", n_users, n_items) for name in names})
-
-
 def pack_model(model: Model, arrays: Arrays) -> dict[str, Any]:
-    """Pack the likelihood of the counts and the priors."""
-    document = pack_likelihood(model.likelihood, arrays)
+    """Pack the likelihood and the priors; Poisson's is packed as a negative binomial with infinite α."""
+    likelihood, document = model.likelihood, dict[str, Any]()
+    if isinstance(likelihood, Poisson | NegativeBinomial):
+        quantities = {"concentration": likelihood.concentration}
+    else:
+        document["likelihood"] = likelihood.kind
+        quantities = {f"likelihood.{name}": value for name, value in likelihood.parameters.items()}
+    document |= {name: _pack_quantity(name, value, arrays) for name, value in quantities.items()}
     for name, prior in (("users", model.user_prior), ("items", model.item_prior)):
         document[f"{name}.prior.shape"] = pack_number(prior.shape)
-        document[f"{name}.prior.rate"] = pack_quantity(f"{name}.prior.rate", prior.rate, arrays)
+        document[f"{name}.prior.rate"] = _pack_quantity(f"{name}.prior.rate", prior.rate, arrays)
     return document
 
 
 def unpack_model(contents: Contents, n_users: int, n_items: int) -> Model:
-    """Return what `pack_model` packed."""
-    priors = [
-        Prior(unpack_number(contents, f"{name}.prior.shape"), unpack_quantity(contents, f"{name}.prior.rate", size, 1))
-        for name, size in (("users", n_users), ("items", n_items))
-    ]
+    """Return the likelihood and the priors."""
+    priors = []
+    for name, size in (("users", n_users), ("items", n_items)):
+        shape, rate = f"{name}.prior.shape", f"{name}.prior.rate"
+        priors.append(Prior(unpack_number(contents, shape), _unpack_quantity(contents, rate, size, 1)))
     try:
-        return Model(unpack_likelihood(contents, n_users, n_items), *priors)
+        return Model(_unpack_likelihood(contents, n_users, n_items), *priors)
     except StorageError:
         raise
     except (TypeError, ValueError) as error:
         raise contents.fault(str(error)) from None
+
+
+def _unpack_likelihood(contents: Contents, n_users: int, n_items: int) -> Likelihood:
+    if "likelihood" not in contents.document:
+        concentration = _unpack_quantity(contents, "concentration", n_users, n_items)
+        return Poisson() if np.array_equal(concentration, math.inf) else NegativeBinomial(concentration)
+    kind = contents.value("likelihood", str)
+    if kind not in KINDS:
+        known = ", ".join(map(repr, KINDS))
+        raise contents.fault(f"its likelihood is {kind!r}, and nbmf knows {known}; import the module that defines it")
+    names = [field.name for field in fields(KINDS[kind])]
+    return KINDS[kind](**{name: _unpack_quantity(contents, f"likelihood.{name}", n_users, n_items) for name in names})
 
 
 def pack_ties(ties: Ties | None, arrays: Arrays) -> dict[str, Any]:
@@ -289,7 +272,7 @@ def pack_ties(ties: Ties | None, arrays: Arrays) -> dict[str, Any]:
 
 
 def unpack_ties(contents: Contents, n_items: int) -> Ties | None:
-    """Return what `pack_ties` packed."""
+    """Return the clusters of the items, None if none are tied."""
     if contents.document.get("n_clusters") is None:
         return None
     n_clusters = contents.value("n_clusters", int)
@@ -318,14 +301,14 @@ def _pack_setting(name: str, value: Any, arrays: Arrays) -> Any:
         arrays |= {f"{name}.{n}": np.asarray(part) for n, part in enumerate(value)}
         return {"arrays": len(value)}
     if isinstance(value, Likelihood):
-        parts = {part: pack_quantity(f"{name}.{part}", each, arrays) for part, each in value.parameters.items()}
+        parts = {part: _pack_quantity(f"{name}.{part}", each, arrays) for part, each in value.parameters.items()}
         return {"likelihood": value.kind, "parameters": parts}
     setting = name.removeprefix("settings.")
     raise StorageError(f"{setting} is {value!r}; a file cannot hold a {type(value).__name__}, so change this setting")
 
 
 def unpack_settings(contents: Contents) -> dict[str, Any]:
-    """Return what `pack_settings` packed."""
+    """Return the settings of an estimator."""
     settings = contents.value("settings", dict)
     return {name: _unpack_setting(contents, f"settings.{name}", value) for name, value in settings.items()}
 
@@ -333,17 +316,18 @@ def unpack_settings(contents: Contents) -> dict[str, Any]:
 def _unpack_setting(contents: Contents, name: str, value: Any) -> Any:
     if value is None or isinstance(value, bool | str | int | float):
         return value
-    if isinstance(value, dict) and list(value) == ["float"] and value["float"] in ("inf", "-inf", "nan"):
+    keys = list(value) if isinstance(value, dict) else []
+    if keys == ["float"] and value["float"] in ("inf", "-inf", "nan"):
         return float(value["float"])
-    if isinstance(value, dict) and list(value) == ["generator"]:
+    if keys == ["generator"]:
         return unpack_generator(contents, name, value["generator"])
-    if isinstance(value, dict) and list(value) == ["arrays"] and type(value["arrays"]) is int:
-        keys = [f"{name}.{n}" for n in range(min(value["arrays"], 1 + len(contents.arrays)))]
-        if set(keys) <= set(contents.arrays):
-            return tuple(contents.arrays[key] for key in keys)
-    if isinstance(value, dict) and list(value) == ["likelihood", "parameters"] and value["likelihood"] in KINDS:
-        parts = {part: contents.arrays.get(f"{name}.{part}", each) for part, each in value["parameters"].items()}
-        return KINDS[value["likelihood"]](**parts)
+    if keys == ["arrays"] and type(value["arrays"]) is int:
+        parts = [f"{name}.{n}" for n in range(min(value["arrays"], 1 + len(contents.arrays)))]
+        if set(parts) <= set(contents.arrays):
+            return tuple(contents.arrays[part] for part in parts)
+    if keys == ["likelihood", "parameters"] and value["likelihood"] in KINDS:
+        given = {part: contents.arrays.get(f"{name}.{part}", each) for part, each in value["parameters"].items()}
+        return KINDS[value["likelihood"]](**given)
     raise contents.fault(f"{name!r} is {value!r}")
 
 
@@ -359,10 +343,9 @@ def unpack_generator(contents: Contents, name: str, entry: Any) -> np.random.Ran
     """Return a generator at the same position."""
     key = contents.array(f"{name}.key", "u", 624)
     match entry:
-        case {"position": int(position), "has_gauss": 0 | 1 as has_gauss, "gauss": float(gauss)} if (
-            0 <= position <= len(key) and key.dtype == np.uint32
-        ):
-            generator = np.random.RandomState()
-            generator.set_state(("MT19937", key, position, has_gauss, gauss))
-            return generator
+        case {"position": int(position), "has_gauss": 0 | 1 as has_gauss, "gauss": float(gauss)}:
+            if 0 <= position <= len(key) and key.dtype == np.uint32:
+                generator = np.random.RandomState()
+                generator.set_state(("MT19937", key, position, has_gauss, gauss))
+                return generator
     raise contents.fault(f"the random generator {name!r} stands nowhere in its stream")

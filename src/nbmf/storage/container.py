@@ -1,8 +1,8 @@
 """One file of named arrays and a JSON document, sealed by checksums, written as a whole or not at all.
 
-It is a safetensors file, so other programs can read the arrays: 8 bytes with the length of the header, the header in
-JSON, the arrays. The header also holds what that format lacks (docs/format.md): a SHA-256 of each array and one of the
-header, which is checked before anything in the header is trusted. Reading runs no code: bytes become numbers and text.
+It is a safetensors file: 8 bytes with the length of the header, the header in JSON, the arrays. The header also holds
+what that format lacks (docs/format.md): a SHA-256 of each array and one of the header, which is checked before anything
+in the header is trusted. Reading runs no code: bytes become numbers and text.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from io import BufferedReader
@@ -73,13 +73,8 @@ class Contents:
         return found
 
     def fault(self, what: str) -> StorageError:
-        """Return the error for contents that do not make sense."""
-        return senseless(self.path, what)
-
-
-def senseless(path: str, what: str) -> StorageError:
-    """Return the error for a file whose checksums are right but whose contents nbmf would never write."""
-    return StorageError(f"{path}: {what}; this is not how nbmf writes a file, so write it again")
+        """Return the error for a file whose checksums are right but whose contents nbmf would never write."""
+        return StorageError(f"{self.path}: {what}; this is not how nbmf writes a file, so write it again")
 
 
 class Stream(NamedTuple):
@@ -130,14 +125,10 @@ def read(path: Path, *, mapped: bool = False, checked: bool = True) -> Contents:
     if not os.path.isfile(name):
         raise StorageError(f"{name}: is a {'folder; name the file in it' if os.path.isdir(name) else 'device'}")
     try:
-        with open(name, "rb") as stream:
+        with _reporting(name, "cannot be read"), open(name, "rb") as stream:
             return _read(name, stream, mapped, checked)
-    except StorageError:
-        raise
     except MemoryError as error:
         raise StorageError(f"{name}: does not fit into the memory of this machine") from error
-    except OSError as error:
-        raise StorageError(f"{name}: cannot be read ({error.strerror or error})") from error
 
 
 def open_as(kind: str, source: Path | Contents, version: int) -> Contents:
@@ -147,14 +138,11 @@ def open_as(kind: str, source: Path | Contents, version: int) -> Contents:
     if found != kind:
         remedy = dict.fromkeys(("model", "item-item model", "average"), "nbmf.load(path) reads it")
         remedy |= {"checkpoint": "fit(X, resume=path) goes on from it", "counts": "nbmf.open_counts(path) reads it"}
-        raise StorageError(
-            f"{contents.path}: is {_one(found)}, not {_one(kind)}; {remedy.get(found, 'name another file')}"
-        )
+        other = f"is {_one(found)}, not {_one(kind)}; {remedy.get(found, 'name another file')}"
+        raise StorageError(f"{contents.path}: {other}")
     if not 1 <= number <= version:
-        raise StorageError(
-            f"{contents.path}: is {_one(kind)} of format version {number}; this nbmf reads versions up to {version}, "
-            "so install a newer nbmf"
-        )
+        later = f"is {_one(kind)} of format version {number}; this nbmf reads versions up to {version}"
+        raise StorageError(f"{contents.path}: {later}, so install a newer nbmf")
     return contents
 
 
@@ -215,29 +203,24 @@ def replacing(name: str) -> Iterator[str]:
             with suppress(OSError):
                 os.unlink(temporary)
             raise
-    try:
+    with _reporting(name, "is written, but a power cut may undo it"):
         _sync_folder(folder)
-    except OSError as error:
-        raise StorageError(f"{name}: is written, but a power cut may undo it ({error.strerror or error})") from error
+
+
+def writing(name: str) -> AbstractContextManager[None]:
+    """Report every OSError as a failure to write a file; NumPy's for a full disk names neither cause nor place."""
+    remedy = f"; what was there is unchanged. Make room in {os.path.dirname(name)}, or write elsewhere"
+    return _reporting(name, "cannot be written", remedy)
 
 
 @contextmanager
-def writing(name: str) -> Iterator[None]:
-    """Report every OSError as a failure to write a file; NumPy's for a full disk names neither cause nor place."""
+def _reporting(name: str, problem: str, remedy: str = "") -> Iterator[None]:
     try:
         yield
     except StorageError:
         raise
     except OSError as error:
-        raise unwritten(name, error) from error
-
-
-def unwritten(name: str, error: OSError) -> StorageError:
-    """Return the error for a file that could not be written."""
-    return StorageError(
-        f"{name}: cannot be written ({error.strerror or error}); what was there is unchanged. Make room in "
-        f"{os.path.dirname(name)}, or write elsewhere"
-    )
+        raise StorageError(f"{name}: {problem} ({error.strerror or error}){remedy}") from error
 
 
 def _sync_folder(folder: str) -> None:
@@ -285,55 +268,46 @@ def _read(name: str, stream: BufferedReader, mapped: bool, checked: bool) -> Con
     rest = stream.read(length - len(START))
     if sha256(opening + NOTHING + rest[DIGITS:]).hexdigest().encode() != rest[:DIGITS]:
         raise StorageError(f"{name}: is damaged: its header does not match its checksum; fetch or write it again")
-    document, checksums, listed = _parse(name, START + rest)
-    arrays, place = {}, 0
+    contents, checksums, listed = _parse(name, START + rest)
+    place = 0
     for key, (kind, shape, start, stop) in listed.items():
         n_entries = prod(shape) if len(shape) <= 2 and max(shape, default=0) <= size else -1
         if start != place or stop - start != np.dtype(kind).itemsize * n_entries:
-            raise senseless(name, f"its array {key!r} does not lie where the header says")
+            raise contents.fault(f"its array {key!r} does not lie where the header says")
         if LENGTH_BYTES + length + stop > size:
             raise StorageError(f"{name}: is cut short (it has {size} bytes); fetch or write it again")
         place = stop
-        values, checksum = (_map if mapped and stop > start else _load)(stream, kind, shape, checked)
+        values, checksum = _take(stream, kind, shape, mapped, checked)
         if checked and checksum != checksums.get(key):
             raise StorageError(f"{name}: is damaged: {key!r} does not match its checksum; fetch or write it again")
-        arrays[key] = values.astype(values.dtype.newbyteorder("="), copy=False)
+        contents.arrays[key] = values.astype(values.dtype.newbyteorder("="), copy=False)
     if LENGTH_BYTES + length + place != size:
         raise StorageError(f"{name}: is damaged: {size - LENGTH_BYTES - length - place} bytes follow its end")
-    return Contents(name, document, arrays)
+    return contents
 
 
-def _load(stream: BufferedReader, kind: str, shape: tuple[int, ...], checked: bool) -> tuple[Array, str]:
-    """Return the next array of the stream, and its checksum if it is to be checked."""
-    values = np.empty(shape, kind)
-    stream.readinto(_bytes(values))
-    return values, sha256(_bytes(values)).hexdigest() if checked else ""
-
-
-def _map(stream: BufferedReader, kind: str, shape: tuple[int, ...], checked: bool) -> tuple[Array, str]:
-    """Map the next array; its checksum is computed in chunks, so that no more is held."""
-    start, digest = stream.tell(), sha256()
-    left = prod(shape) * np.dtype(kind).itemsize
-    if not checked:
-        stream.seek(left, os.SEEK_CUR)
-    while checked and left and (piece := stream.read(min(left, CHUNK))):
-        digest.update(piece)
-        left -= len(piece)
-    end = stream.tell()
-    values = np.asarray(np.memmap(stream, kind, "r", start, shape))  # of this stream, whatever file has its name by now
-    stream.seek(end)
+def _take(stream: BufferedReader, kind: str, shape: tuple[int, ...], mapped: bool, checked: bool) -> tuple[Array, str]:
+    """Load or map the next array of the stream, and compute its checksum if that is to be checked."""
+    start, size, digest = stream.tell(), prod(shape) * np.dtype(kind).itemsize, sha256()
+    if not mapped or not size:
+        values = np.empty(shape, kind)
+        stream.readinto(_bytes(values))
+        digest.update(_bytes(values) if checked else b"")
+        return values, digest.hexdigest()
+    # of this stream, whatever file has its name by now
+    values = np.asarray(np.memmap(stream, kind, "r", start, shape))
+    stream.seek(start)
+    for place in range(0, size if checked else 0, CHUNK):  # so that no more is held
+        digest.update(stream.read(min(CHUNK, size - place)))
+    stream.seek(start + size)
     return values, digest.hexdigest()
 
 
-Listed = dict[str, tuple[str, tuple[int, ...], int, int]]
-
-
-def _parse(name: str, header: bytes) -> tuple[dict[str, Any], dict[str, str], Listed]:
-    """Document, checksums, and where the arrays lie, all checked: anybody can compute a right checksum."""
+def _parse(name: str, header: bytes) -> tuple[Contents, dict[str, str], dict[str, Any]]:
+    """Document, checksums, and type, shape, start and end of each array; anybody can compute a right checksum."""
     try:
-        entries = json.loads(header)
+        entries, listed = json.loads(header), {}
         inner = json.loads(entries.pop("__metadata__")["nbmf"])
-        listed = {}
         for key, entry in entries.items():
             start, stop = entry["data_offsets"]
             shape = tuple(entry["shape"])
@@ -344,5 +318,5 @@ def _parse(name: str, header: bytes) -> tuple[dict[str, Any], dict[str, str], Li
         if not isinstance(document, dict) or not isinstance(checksums, dict):
             raise TypeError("no document")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise senseless(name, f"its header is malformed ({error})") from error
-    return document, checksums, listed
+        raise Contents(name, {}, {}).fault(f"its header is malformed ({error})") from error
+    return Contents(name, document, {}), checksums, listed

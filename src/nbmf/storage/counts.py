@@ -12,10 +12,9 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -23,10 +22,10 @@ from numpy.typing import NDArray
 
 from nbmf.data.interactions import Interactions
 from nbmf.data.read import read_table
-from nbmf.data.sql import NumberedIds, Table, check_sums, coded_sql, number_ids
+from nbmf.data.sql import NumberedIds, Table, check_sums, number_ids
 from nbmf.storage import container
-from nbmf.storage.codec import CHECKED_AT_A_TIME, pack_ids, unpack_cells, unpack_ids
-from nbmf.storage.container import Array, Arrays, Contents, Path, StorageError, Stream
+from nbmf.storage.codec import CHECKED_AT_A_TIME, canonical_csr, pack_ids, unpack_ids, unpack_matrix
+from nbmf.storage.container import Array, Arrays, Path, StorageError, Stream
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -97,7 +96,7 @@ def store_counts(
         def build(connection: DuckDBPyConnection, table: Table, n_rows: int | None) -> tuple[NumberedIds, Spool]:
             found = number_ids(connection, table, n_rows)
             _check_room(table.name, found, memory)
-            connection.execute(f"CREATE OR REPLACE TEMP TABLE pairs AS {coded_sql('amount')}")
+            connection.execute("CREATE OR REPLACE TEMP TABLE pairs AS SELECT user, item, amount FROM coded")
             with container.writing(name):
                 return found, _spool(connection, table, found, folder, most_rows)
 
@@ -111,16 +110,13 @@ def store_counts(
 
 def _check_room(name: str, found: NumberedIds, memory: int) -> None:
     """Refuse ids that do not fit into memory, where up to four copies of them are held."""
-    taken = sum(
-        sum(map(len, ids)) + BYTES_PER_TEXT * len(ids) if ids.dtype.kind == "O" else ids.nbytes
-        for ids in (found.users, found.items)
-    )
-    needed = OWN_MEMORY + 4 * taken
+    both = found.users, found.items
+    taken = [sum(map(len, i)) + BYTES_PER_TEXT * len(i) if i.dtype.kind == "O" else i.nbytes for i in both]
+    needed = OWN_MEMORY + 4 * sum(taken)
     if needed > memory:
-        raise StorageError(
-            f"{name}: the ids of {len(found.users):,} users and {len(found.items):,} items alone need about "
-            f"{needed / 1e9:.1f} GB, and memory_limit is {memory / 1e9:.1f} GB; raise it, or use whole numbers for ids"
-        )
+        ids = f"the ids of {len(found.users):,} users and {len(found.items):,} items alone need about"
+        limit = f"memory_limit is {memory / 1e9:.1f} GB; raise it, or use whole numbers for ids"
+        raise StorageError(f"{name}: {ids} {needed / 1e9:.1f} GB, and {limit}")
 
 
 @contextmanager
@@ -139,7 +135,8 @@ def _working_folder(name: str) -> Iterator[str]:
     except OSError as error:  # others are errors of the source, or have been reported
         if error.filename is None or not os.fsdecode(error.filename).startswith(os.path.join(place, prefix)):
             raise
-        raise container.unwritten(name, error) from error
+        with container.writing(name):
+            raise
 
 
 @contextmanager
@@ -150,13 +147,11 @@ def _locked(folder: str) -> Iterator[bool]:
         return
     import fcntl  # noqa: PLC0415
 
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor, is_locked = os.open(folder, os.O_RDONLY), False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        is_locked = True
-    except OSError:  # locked by another process, or on a file system without locks
-        is_locked = False
-    try:
+        with suppress(OSError):  # locked by another process, or on a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_locked = True
         yield is_locked
     finally:
         os.close(descriptor)
@@ -183,7 +178,11 @@ def open_counts(path: Path) -> Interactions:
     n_repeated, n_items = contents.value("n_repeated", int), contents.value("n_items", int)
     if n_repeated < 0 or n_items != len(items):
         raise contents.fault(f"it claims {n_items} items but has {len(items)}, or {n_repeated} repeated pairs")
-    return Interactions(users, items, _checked_matrix(contents, len(users), len(items)), n_repeated=n_repeated)
+    data = contents.array("counts.data", "i", None)
+    if any(data[start : start + CHECKED_AT_A_TIME].min() < 1 for start in range(0, len(data), CHECKED_AT_A_TIME)):
+        raise contents.fault("one of its counts is not above 0")
+    matrix = unpack_matrix(contents, "counts", data, (len(users), len(items)))
+    return Interactions(users, items, matrix, n_repeated=n_repeated)
 
 
 def counts_of_users(path: Path, start: int, stop: int) -> sp.csr_array:
@@ -193,7 +192,7 @@ def counts_of_users(path: Path, start: int, stop: int) -> sp.csr_array:
     cells = slice(int(indptr[start]), int(indptr[stop]))
     data, indices = (contents.array(f"counts.{name}", "iuf", None)[cells] for name in ("data", "indices"))
     n_items = contents.value("n_items", int)
-    return _canonical(data, indices, indptr[start : stop + 1] - indptr[start], (stop - start, n_items))
+    return canonical_csr(data, indices, indptr[start : stop + 1] - indptr[start], (stop - start, n_items))
 
 
 def as_bytes(name: str, size: int | str) -> int:
@@ -208,22 +207,13 @@ def as_bytes(name: str, size: int | str) -> int:
     return int(float(parts[1]) * UNITS[parts[2]])
 
 
-@dataclass(frozen=True)
-class Spool:
-    """Counts in temporary files, one with the items and one with the counts, user after user."""
+class Spool(NamedTuple):
+    """Counts in temporary files."""
 
-    folder: str
-    lengths: NDArray[np.int64]  # number of items per user
+    files: list[str]  # one matrix per range of users
     users_of_items: NDArray[np.int64]  # number of users per item
-    bounds: list[int]  # limits of the ranges of users that were added up together
     largest: int  # of all counts
     n_pairs: int  # pairs of a user and an item, including those with a count of 0
-
-    def ranges(self, name: str, dtype: Any) -> Iterator[tuple[slice, NDArray[Any]]]:
-        """Read one of the files, one range of users at a time."""
-        with open(os.path.join(self.folder, name), "rb") as stream:
-            for start, stop in pairwise(self.bounds):
-                yield slice(start, stop), np.fromfile(stream, dtype, int(self.lengths[start:stop].sum()))
 
 
 def _spool(connection: DuckDBPyConnection, table: Table, found: NumberedIds, folder: str, most_rows: int) -> Spool:
@@ -232,24 +222,21 @@ def _spool(connection: DuckDBPyConnection, table: Table, found: NumberedIds, fol
     per_user = connection.execute("SELECT user, count(*) AS n FROM pairs GROUP BY user").fetchnumpy()
     n_rows = np.zeros(n_users, np.int64)
     n_rows[per_user["user"]] = per_user["n"]
-    bounds = _ranges(n_rows, most_rows)
-    lengths, users_of_items = np.zeros(n_users, np.int64), np.zeros(n_items, np.int64)
-    largest = n_pairs = 0
-    with open(os.path.join(folder, "items"), "wb") as item_file, open(os.path.join(folder, "counts"), "wb") as counts:
-        for start, stop in pairwise(bounds):
-            part = connection.execute(f"""
-                SELECT user, item, TRY_CAST(sum(amount) AS BIGINT) AS total FROM pairs
-                WHERE user >= {start} AND user < {stop} GROUP BY ALL ORDER BY ALL""").fetchnumpy()
-            check_sums(table, found.users, found.items, *part.values())
-            stored = np.asarray(part["total"]) > 0
-            users, items, total = (np.asarray(values)[stored] for values in part.values())
-            lengths += np.bincount(users, minlength=n_users)
-            users_of_items += np.bincount(items, minlength=n_items)
-            n_pairs += len(stored)
-            largest = max(largest, int(total.max(initial=0)))
-            items.astype(np.int32).tofile(item_file)
-            total.astype(np.int64).tofile(counts)
-    return Spool(folder, lengths, users_of_items, bounds, largest, n_pairs)
+    files, users_of_items, largest, n_pairs = [], np.zeros(n_items, np.int64), 0, 0
+    for start, stop in pairwise(_ranges(n_rows, most_rows)):
+        part = connection.execute(f"""
+            SELECT user, item, TRY_CAST(sum(amount) AS BIGINT) AS total FROM pairs
+            WHERE user >= {start} AND user < {stop} GROUP BY ALL ORDER BY ALL""").fetchnumpy()
+        check_sums(table, found, *part.values())
+        stored = np.asarray(part["total"]) > 0
+        users, items, total = (np.asarray(values)[stored] for values in part.values())
+        indptr = np.searchsorted(users, np.arange(start, stop + 1))
+        files.append(os.path.join(folder, f"{start}.npz"))
+        sp.save_npz(files[-1], sp.csr_array((total, items, indptr), shape=(stop - start, n_items)), compressed=False)
+        users_of_items += np.bincount(items, minlength=n_items)
+        n_pairs += len(stored)
+        largest = max(largest, int(total.max(initial=0)))
+    return Spool(files, users_of_items, largest, n_pairs)
 
 
 def _ranges(n_rows: NDArray[np.int64], most: int) -> list[int]:
@@ -264,47 +251,26 @@ def _ranges(n_rows: NDArray[np.int64], most: int) -> list[int]:
 def _write(name: str, found: NumberedIds, spool: Spool, min_users: int, min_items: int) -> None:
     """Leave out rare items, then users with few of the others, and write the rest."""
     items_kept = spool.users_of_items >= min_users
-    left = np.zeros(len(found.users), np.int64)
-    for users, items in spool.ranges("items", np.int32):
-        rows = np.repeat(np.arange(users.start, users.stop), spool.lengths[users])
-        left += np.bincount(rows[items_kept[items]], minlength=len(left))
-    users_kept = left >= min_items
-    number_of_item = np.cumsum(items_kept, dtype=np.int32) - np.int32(1)
-    indptr = np.concatenate(([0], np.cumsum(left[users_kept])))
+    lengths = [np.diff(matrix[:, items_kept].indptr) for matrix in map(sp.load_npz, spool.files)]
+    users_kept = [n_items >= min_items for n_items in lengths]
+    indptr = np.concatenate(([0], np.cumsum(np.concatenate(lengths)[np.concatenate(users_kept)])))
     index, counted = (np.dtype(np.int32 if largest < 2**31 else np.int64) for largest in (indptr[-1], spool.largest))
 
-    def chosen(file: str, dtype: Any) -> Iterator[NDArray[Any]]:
-        for (users, items), (_, values) in zip(spool.ranges("items", np.int32), spool.ranges(file, dtype), strict=True):
-            kept = items_kept[items] & np.repeat(users_kept[users], spool.lengths[users])
-            yield number_of_item[values[kept]] if file == "items" else values[kept]
+    def chosen(part: str) -> Iterator[NDArray[Any]]:
+        for file, kept in zip(spool.files, users_kept, strict=True):
+            yield getattr(sp.load_npz(file)[kept][:, items_kept], part)
 
     ids: Arrays = {}
-    kinds = {"users": pack_ids("users", found.users[users_kept], ids)}
+    kinds = {"users": pack_ids("users", found.users[np.concatenate(users_kept)], ids)}
     kinds["items"] = pack_ids("items", found.items[items_kept], ids)
     size = (int(indptr[-1]),)
     counts: dict[str, Array | Stream] = {
-        "counts.data": Stream(counted, size, chosen("counts", np.int64)),
-        "counts.indices": Stream(index, size, chosen("items", np.int32)),
+        "counts.data": Stream(counted, size, chosen("data")),
+        "counts.indices": Stream(index, size, chosen("indices")),
         "counts.indptr": indptr.astype(index),
     }
     sizes = {"n_repeated": found.n_rows - spool.n_pairs, "n_items": int(items_kept.sum())}
     container.write(name, {"kind": "counts", "version": VERSION, **sizes, **kinds}, counts | ids)
-
-
-def _checked_matrix(contents: Contents, n_users: int, n_items: int) -> sp.csr_array:
-    """Return the mapped matrix after checking every entry, in blocks, because compiled loops trust it."""
-    data = contents.array("counts.data", "i", None)
-    indices, indptr = unpack_cells(contents, "counts", len(data), n_users, n_items)
-    if any(data[start : start + CHECKED_AT_A_TIME].min() < 1 for start in range(0, len(data), CHECKED_AT_A_TIME)):
-        raise contents.fault("one of its counts is not above 0")
-    return _canonical(data, indices, indptr, (n_users, n_items))
-
-
-def _canonical(data: Any, indices: Any, indptr: Any, shape: tuple[int, int]) -> sp.csr_array:
-    """Return a matrix that is known to be canonical, so that nobody reads all of it to find out."""
-    matrix = sp.csr_array((data, indices, indptr), shape=shape)
-    matrix.has_canonical_format = True
-    return matrix
 
 
 def is_counts_file(path: Path) -> bool:
