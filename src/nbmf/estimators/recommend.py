@@ -160,45 +160,45 @@ def recommend(fit: FitResult, users: Any, n: int, choose: Filter, resources: Res
     rows = None if users is None else fit.user_lookup.positions(users)
     ids = fit.users if users is None else fit.user_lookup.as_ids(users)
     choice = Choice.of(choose, fit.item_lookup, fit.user_lookup, rows)
-    return _best(
-        fit, Asking(ids, fit.scores(), rows, fit.counts if choose.exclude_seen else None), n, choice, resources
-    )
+    seen = fit.counts if choose.exclude_seen else None
+    return _recommended(fit, ids, _best(fit.scores(), rows, seen, n, choice, resources))
 
 
 def recommend_for(fit: FitResult, new: NewRows, n: int, choose: Filter, resources: Resources) -> Recommendations:
     """Return the n items of largest score for users who were not fitted."""
     choice = Choice.of(choose, fit.item_lookup, Lookup(new.ids, "user"), None)
-    scores = fit.scores_of(new, resources)
-    return _best(fit, Asking(new.ids, scores, None, new.counts if choose.exclude_seen else None), n, choice, resources)
+    seen = new.counts if choose.exclude_seen else None
+    return _recommended(fit, new.ids, _best(fit.scores_of(new, resources), None, seen, n, choice, resources))
 
 
-class Asking(NamedTuple):
-    """Users who ask: rows of the scores and of what they have, all of them if `rows` is None."""
-
-    ids: Ids
-    scores: Scores
-    rows: NDArray[np.intp] | None
-    seen: sp.csr_array | None
+def _recommended(fit: FitResult, ids: Ids, best: Best) -> Recommendations:
+    names = None if fit.item_names is None else _taken(fit.item_names, best.items)
+    return Recommendations(ids, _taken(fit.items, best.items), best.scores, names)
 
 
-def _best(fit: FitResult, asking: Asking, n: int, choice: Choice, resources: Resources) -> Recommendations:
+def _best(
+    scores: Scores,
+    rows: NDArray[np.intp] | None,
+    seen: sp.csr_array | None,
+    n: int,
+    choice: Choice,
+    resources: Resources,
+) -> Best:
+    """Return the best items of users who are rows of `scores` and of `seen`, all of them if `rows` is None."""
     if not isinstance(n, Integral) or n < 1:
         raise ValueError(f"n is {n!r}; recommend at least 1 item")
-    n = min(int(n), len(fit.items))
-    ids, scores, rows, seen = asking
+    n = min(int(n), scores.n_items)
     if rows is not None and (choice.lists is not None or choice.denied is not None):
         scores, seen, rows = scores.of(rows), None if seen is None else seen[rows], None
     exclude = seen
     if choice.denied is not None:
         exclude = choice.denied if seen is None else sp.csr_array(_marks(seen) + choice.denied)
     if choice.lists is not None:
-        best, values = _best_listed(scores, n, _left(choice, exclude), resources.n_threads)
-    else:
-        device = resources.device(len(ids), float(len(ids)) * scores.n_items * _products(scores))
-        settings = {"allowed": choice.allowed, "n_threads": resources.n_threads, "device": device}
-        best, values = top(scores, n, rows=rows, exclude=exclude, **settings)
-    names = None if fit.item_names is None else _taken(fit.item_names, best)
-    return Recommendations(ids, _taken(fit.items, best), values, names)
+        return _best_listed(scores, n, _left(choice, exclude), resources.n_threads)
+    n_users = scores.n_users if rows is None else len(rows)
+    device = resources.device(n_users, float(n_users) * scores.n_items * _products(scores))
+    settings = {"allowed": choice.allowed, "n_threads": resources.n_threads, "device": device}
+    return top(scores, n, rows=rows, exclude=exclude, **settings)
 
 
 def _products(scores: Scores) -> int:
