@@ -43,20 +43,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Averaged": "nbmf.estimators.averaged",
-    "NBMF": "nbmf.estimators.nbmf",
-    "NBSLIM": "nbmf.estimators.slim",
-    "PoissonMF": "nbmf.estimators.nbmf",
-    "load": "nbmf.estimators.loading",
-    "open_counts": "nbmf.storage.counts",
-    "store_counts": "nbmf.storage.counts",
-    "Interactions": "nbmf.data.interactions",
-    "read_interactions": "nbmf.data.read",
-    "EarlyStopping": "nbmf.evaluation.stopping",
-    "compare": "nbmf.evaluation",
-    "evaluate": "nbmf.evaluation",
-    "ndcg": "nbmf.evaluation",
-    "tune": "nbmf.evaluation.tune",
+    "data.interactions": ["Interactions"],
+    "data.read": ["read_interactions"],
+    "estimators.averaged": ["Averaged"],
+    "estimators.loading": ["load"],
+    "estimators.nbmf": ["NBMF", "PoissonMF"],
+    "estimators.slim": ["NBSLIM"],
+    "evaluation": ["compare", "evaluate", "ndcg"],
+    "evaluation.stopping": ["EarlyStopping"],
+    "evaluation.tune": ["tune"],
+    "storage.counts": ["open_counts", "store_counts"],
 }
 
 _ALIASES = {
@@ -90,8 +86,9 @@ def __getattr__(name: str) -> Any:
     """Import a public name on first use: scikit-learn and numba take a second to import, `nbmf --help` must not."""
     if name == "evaluation" or f"nbmf.{name}" in _ALIASES:
         return import_module(f"nbmf.{name}")
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"nbmf.{home}"), name)
     raise AttributeError(f"module 'nbmf' has no attribute {name!r}")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -31,9 +31,8 @@ from nbmf.estimators.fold_in import Resources
 from nbmf.estimators.predictive import Predictive
 from nbmf.estimators.recommend import Chosen, Filter, Recommendations
 from nbmf.inference.run import Ending
+from nbmf.model.factors import Array
 from nbmf.storage.container import Path
-
-Array = NDArray[np.floating[Any]]
 
 RECORDED = ("n_features_in_", "feature_names_in_")  # what scikit-learn records of the data before it is fitted
 

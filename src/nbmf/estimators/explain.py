@@ -12,8 +12,7 @@ from nbmf.data.ids import Lookup
 from nbmf.data.interactions import Ids
 from nbmf.estimators.fit import FactorFit, FitResult, NewRows, Reasons, largest_first
 from nbmf.estimators.fold_in import Resources
-
-Array = NDArray[np.floating[Any]]
+from nbmf.model.factors import Array
 
 SHOWN = 5
 

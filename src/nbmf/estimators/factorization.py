@@ -26,11 +26,9 @@ from nbmf.inference.hyperparameters import Learned
 from nbmf.inference.mm import MM
 from nbmf.inference.run import Algorithm
 from nbmf.model import Model
-from nbmf.model.factors import Prior
+from nbmf.model.factors import Array, Prior
 from nbmf.model.likelihood import Likelihood, Poisson
 from nbmf.storage.container import Path, StorageError
-
-Array = NDArray[np.floating[Any]]
 
 ALGORITHMS: dict[str, type[CAVI] | type[MM]] = {"cavi": CAVI, "mm": MM}
 CHEAP_CELLS = 4_000_000

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from nbmf.backends import Backend
@@ -23,10 +22,8 @@ from nbmf.inference.checkpoints import Checkpoints, Origin, read_checkpoint, res
 from nbmf.inference.progress import Progress
 from nbmf.inference.run import Ending, Snapshot, State, Stopping, Until, begin, run
 from nbmf.model import Model
-from nbmf.model.factors import Point
+from nbmf.model.factors import Array, Point
 from nbmf.storage.container import Path
-
-Array = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nbmf.estimators.fit import FactorFit, FitResult
-from nbmf.estimators.weight_fit import WeightFit
+from nbmf.estimators.fit import FactorFit, FitResult, WeightFit
 from nbmf.inference.run import Ending
 from nbmf.storage import codec
 from nbmf.storage.container import Arrays, Contents, Path, StorageError, open_as, write

@@ -1,7 +1,6 @@
 """What a fit leaves: one frozen value that every answer is a function of, and that a model file holds.
 
-`FactorFit` is a fit of factors, `AverageFit` the mean of several of them; `WeightFit` (weight_fit.py) has item–item
-weights instead. Each knows its scores: of the users that were fitted, of new users, and of single pairs.
+`FactorFit` is a fit of factors, `AverageFit` the mean of several of them, `WeightFit` a fit of item–item weights. Each knows its scores: of the users that were fitted, of new users, and of single pairs.
 """
 
 from __future__ import annotations
@@ -20,14 +19,12 @@ from numpy.typing import ArrayLike, NDArray
 from nbmf.data.ids import Lookup
 from nbmf.data.interactions import Ids, formed
 from nbmf.estimators.fold_in import FixedSide, Resources, fold_in
-from nbmf.estimators.ranking import FactorScores, Scores, top
+from nbmf.estimators.ranking import FactorScores, ModelScores, Scores, top
 from nbmf.inference.run import Ending
 from nbmf.model import Model
-from nbmf.model.factors import Factor, Point
-from nbmf.model.likelihood import Likelihood
+from nbmf.model.factors import Array, Factor, Point
+from nbmf.model.likelihood import Likelihood, NegativeBinomial
 from nbmf.model.ties import Ties
-
-Array = NDArray[np.floating[Any]]
 
 
 class NewRows(NamedTuple):
@@ -248,6 +245,74 @@ class AverageFit(FactorFit):
         contributions = sum((part.contributions for part in parts), np.zeros(len(columns))) / len(parts)
         prior, score = (float(np.mean(values)) for values in ([p.prior for p in parts], [p.score for p in parts]))
         return Reasons(contributions, prior, score)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WeightFit(FitResult):
+    """A fit of item–item weights.
+
+    `input` and `target` are the forms of the counts that the model sees and predicts. `weights` is B, items × items:
+    how much one unit of input of the row's item adds to the column's; sparse if items have few neighbours.
+    """
+
+    input: str
+    target: str
+    concentration: float
+    weights: Any
+    intercept: NDArray[Any]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.intercept.dtype
+
+    def scores(self) -> ModelScores:
+        return self._scores(self.counts)
+
+    def scores_of(self, rows: NewRows, resources: Resources) -> ModelScores:
+        return self._scores(rows.counts)
+
+    def _scores(self, counts: sp.csr_array) -> ModelScores:
+        return ModelScores(lambda which: self.intensities(counts[which]), counts.shape[0], len(self.items))
+
+    def intensities(self, counts: sp.csr_array) -> Array:
+        """Return μ of rows of counts for all items."""
+        products = formed(counts, self.input, self.dtype) @ self.weights
+        dense = products.toarray() if sp.issparse(products) else products
+        return np.asarray(dense + self.intercept)
+
+    def likelihood_of(self, rows: NDArray[np.intp] | None, columns: NDArray[np.intp]) -> Likelihood:
+        """Return the likelihood of new counts, which is known only where counts are the target."""
+        if self.target != "counts":
+            raise ValueError(
+                f"the model was fitted with target={self.target!r}, so it has no likelihood of counts; fit with "
+                "target='counts'"
+            )
+        return NegativeBinomial(self.concentration)
+
+    def reasons(
+        self, row: int | None, taken: sp.csr_array, columns: NDArray[Any], column: int, resources: Resources
+    ) -> Reasons:
+        """Split b_i + Σ_j x_uj B_ji, in which nothing is approximate."""
+        x = formed(taken, self.input, np.float64).toarray()[0, columns]
+        contributions, prior = x * self._into(column)[columns], float(self.intercept[column])
+        return Reasons(contributions, prior, float(np.sort(contributions)[::-1].sum()) + prior)
+
+    def similar_items(self, column: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+        """Return the items with the largest √(B_ji B_ij); fewer than n where fewer have both weights."""
+        check_at_least_one(n)
+        mutual = np.sqrt(self._into(column) * self._from(column))
+        near = np.argsort(-mutual, kind="stable")[: min(int(n), np.count_nonzero(mutual))]
+        return near, mutual[near]
+
+    def _into(self, item: int) -> NDArray[np.float64]:
+        """Return the weights of all items in an item's score."""
+        found = self.weights[:, [item]].toarray().ravel() if sp.issparse(self.weights) else self.weights[:, item]
+        return np.asarray(found, np.float64)
+
+    def _from(self, item: int) -> NDArray[np.float64]:
+        """Return the weights of an item in the scores of all items."""
+        found = self.weights[[item]].toarray().ravel() if sp.issparse(self.weights) else self.weights[item]
+        return np.asarray(found, np.float64)
 
 
 def largest_first(row: sp.csr_array) -> tuple[NDArray[Any], Array]:

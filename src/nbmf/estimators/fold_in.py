@@ -22,11 +22,9 @@ from nbmf.backends.cpu.passes import Cpu
 from nbmf.backends.reference import Reference
 from nbmf.backends.threads import hand_out
 from nbmf.data.interactions import check_range, formed
-from nbmf.model.factors import Factor, Point, Prior
+from nbmf.model.factors import Array, Factor, Point, Prior
 from nbmf.model.likelihood import Likelihood
 from nbmf.model.ties import Ties
-
-Array = NDArray[np.floating[Any]]
 
 MOST_STEPS = 1000
 FOLD_COST = 400  # folding a row in takes about as long as so many times its products

@@ -20,10 +20,8 @@ from nbmf.data.interactions import Ids, Interactions, canonical, formed
 from nbmf.estimators.fit import AverageFit, FactorFit, NewRows
 from nbmf.estimators.fold_in import Resources, fold_in
 from nbmf.inference.run import Algorithm, Until, observe, run, total_log_base
-from nbmf.model.factors import Factor, Point
+from nbmf.model.factors import Array, Factor, Point
 from nbmf.model.ties import Ties
-
-Array = NDArray[np.floating[Any]]
 
 
 def of_each(grow: Callable[[FactorFit], FactorFit], fit: FactorFit) -> FactorFit:

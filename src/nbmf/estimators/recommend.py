@@ -19,8 +19,8 @@ from nbmf.estimators.fit import FitResult, NewRows
 from nbmf.estimators.fold_in import Resources
 from nbmf.estimators.log_prob import Entries
 from nbmf.estimators.ranking import Best, FactorScores, Scores, top, walk
+from nbmf.model.factors import Array
 
-Array = NDArray[np.floating[Any]]
 Chosen = ArrayLike | Iterable[Any] | Mapping[Any, Any] | None
 """Item ids for everybody, or a mapping from user ids to item ids."""
 

@@ -14,14 +14,13 @@ from sklearn.base import clone
 from nbmf.data.interactions import FORMS, formed
 from nbmf.estimators.base import Recommender, one_of
 from nbmf.estimators.factorize import Data
+from nbmf.estimators.fit import WeightFit
 from nbmf.estimators.log_prob import log_probabilities
 from nbmf.estimators.slim_fit import Regressions, fit, fit_plainly
-from nbmf.estimators.weight_fit import WeightFit
 from nbmf.inference.progress import QUIET_SECONDS, RunsProgress
 from nbmf.inference.run import Ending
+from nbmf.model.factors import Array
 from nbmf.model.likelihood import NegativeBinomial
-
-Array = NDArray[np.floating[Any]]
 
 FEW_ITEMS, FEW_USERS = 5000, 300_000  # up to which every item may be every other's neighbour
 NEIGHBORS = 200

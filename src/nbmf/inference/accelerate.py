@@ -12,17 +12,13 @@ succeeds, θ₂ is taken. Each try costs the one walk that evaluates it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nbmf.backends import Backend, Sums
 from nbmf.backends.counts import Counts
 from nbmf.inference.run import Algorithm, State, observe
-from nbmf.model.factors import Factor, Point, Prior
-
-Array = NDArray[np.floating[Any]]
+from nbmf.model.factors import Array, Factor, Point, Prior
 
 TRIES = 3
 LONGEST_STEP = 1000.0  # its square times a difference of logarithms is still finite

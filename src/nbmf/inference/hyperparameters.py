@@ -11,16 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import digamma, polygamma
 
 from nbmf.backends import Backend
 from nbmf.backends.counts import Counts
 from nbmf.inference.run import State, observe, total_log_base
 from nbmf.model import Model
-from nbmf.model.factors import Factor, Prior
-
-Array = NDArray[np.floating[Any]]
+from nbmf.model.factors import Array, Factor, Prior
 
 NEWTON_STEPS = 50
 

@@ -10,19 +10,16 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nbmf.backends import Backend, Expectation, Given
 from nbmf.backends.counts import Counts
 from nbmf.model import Model
-from nbmf.model.factors import Factor, Point
+from nbmf.model.factors import Array, Factor, Point
 from nbmf.model.likelihood import Likelihood
 from nbmf.model.ties import REFRESHED_AFTER, Ties
-
-Array = NDArray[np.floating[Any]]
 
 ROUNDING = 32  # allowed fall in units of the last place of |objective| + total count, the size of what is summed
 
