@@ -1,6 +1,7 @@
 """What a fit leaves: one frozen value that every answer is a function of, and that a model file holds.
 
-`FactorFit` is a fit of factors, `AverageFit` the mean of several of them, `WeightFit` a fit of item–item weights. Each knows its scores: of the users that were fitted, of new users, and of single pairs.
+`FactorFit` is a fit of factors, `AverageFit` the mean of several of them, `WeightFit` a fit of item–item weights. Each
+knows its scores: of the users that were fitted, of new users, and of single pairs.
 """
 
 from __future__ import annotations
