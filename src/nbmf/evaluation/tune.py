@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nbmf.data.interactions import Interactions
 from nbmf.estimators.nbmf import NBMF
 from nbmf.evaluation.evaluate import fingerprint
+from nbmf.evaluation.metrics import check_whole
 from nbmf.evaluation.stopping import EarlyStopping
 
 if TYPE_CHECKING:
@@ -24,10 +25,8 @@ class Tuning:
 
     Attributes
     ----------
-    best : dict
-        Settings of the best trial for `estimator(**best)`; max_iter is its best sweep and tol is 0.
-    value : float
-        Its held-out metric.
+    best, value : dict, float
+        Settings of the best trial for `estimator(**best)`, with its best sweep as max_iter and tol 0; and its metric.
     trials : list of dict
         One dictionary per finished trial, in order: number, value, sweeps and the settings.
     metric, estimator : str, type
@@ -88,9 +87,7 @@ class Search:
         if "n_components" in names:
             found["n_components"] = trial.suggest_int("n_components", *self.components, log=True)
         ranges = {"concentration": self.concentrations, "user_shape": self.shapes, "item_shape": self.shapes}
-        for name in [name for name in ranges if name in names]:
-            found[name] = trial.suggest_float(name, *ranges[name], log=True)
-        return found
+        return found | {n: trial.suggest_float(n, *ends, log=True) for n, ends in ranges.items() if n in names}
 
 
 def tune(
@@ -124,15 +121,8 @@ def tune(
         Called after each trial with its number, n_trials and its row.
     components, concentrations, shapes : tuple, optional
         Smallest and largest value of each, by default (5, 200), (0.1, 10) and (0.1, 3); equal values fix it.
-    test_fraction : float, optional
-        Share of the non-zeros that is held out, by default 0.2.
-    seed : int, optional
-        Seed of the held-out part, the starts and the search, by default 0.
-
-    Returns
-    -------
-    Tuning
-        `best`, `value`, `trials` and `plot(path)`.
+    test_fraction, seed : float, int, optional
+        Share of the non-zeros that is held out, by default 0.2, and the seed of everything random, by default 0.
 
     Examples
     --------
@@ -143,8 +133,7 @@ def tune(
     >>> found.value == max(trial["value"] for trial in found.trials)
     True
     """
-    if not isinstance(n_trials, int) or n_trials < 1:
-        raise ValueError(f"n_trials is {n_trials!r}; it must be a whole number from 1")
+    check_whole("n_trials", n_trials)
     where = Search(**search)
     if not isinstance(data, Interactions):
         raise TypeError(f"data is a {type(data).__name__}; tune takes Interactions, as nbmf.read_interactions returns")
@@ -186,17 +175,13 @@ def _study(path: str | Path | None, what: str, seed: int) -> optuna.Study:
     if path is not None:
         lock = JournalFileOpenLock(str(path))  # the other lock makes links, which some file systems forbid
         storage = optuna.storages.JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
+    sampler = optuna.samplers.TPESampler(seed=seed)
     study = optuna.create_study(
-        storage=storage,
-        sampler=optuna.samplers.TPESampler(seed=seed),
-        study_name="nbmf",
-        direction="maximize",
-        load_if_exists=True,
+        storage=storage, sampler=sampler, study_name="nbmf", direction="maximize", load_if_exists=True
     )
-    known = study.user_attrs.get("what")
-    if known is None:
+    if "what" not in study.user_attrs:
         study.set_user_attr("what", what)
-    elif known != what:
+    elif study.user_attrs["what"] != what:
         raise ValueError(f"{path} holds a search on other data or with other settings; give another path")
     return study
 
