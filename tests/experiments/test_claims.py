@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from nbmf.experiments.claims import Verdict, all_claims, judge, together
-from nbmf.experiments.paper import Entry
+from nbmf.experiments.paper import Entry, Verdict, all_claims, judge, together
 from nbmf.experiments.study import open_study
 from small_study import as_in_the_paper, constructed, write_plays
 

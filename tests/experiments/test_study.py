@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import nbmf
-from nbmf.experiments.claims import data_shares
+from nbmf.experiments.paper import data_shares
 from nbmf.experiments.study import aligned, open_study
 from small_study import write_plays
 

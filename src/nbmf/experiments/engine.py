@@ -7,7 +7,7 @@ experiment resumes where it stopped.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +23,7 @@ from nbmf.evaluation.evaluate import Judged, fingerprint
 from nbmf.experiments.baselines import BASELINES
 from nbmf.experiments.pool import attempt, available_cores
 from nbmf.experiments.store import Job, Row, Store, packed
-from nbmf.inference.progress import Stopwatch
+from nbmf.inference.progress import RunsProgress, Stopwatch
 
 REPEATS, REPEATS_WITHIN = 5, 5.0  # a short fit is timed up to 5 times, within 5 seconds
 
@@ -41,6 +41,11 @@ class Event(NamedTuple):
 
 Report = Callable[[Event], None]
 Fit = Callable[[Interactions], Judged]
+
+
+def shown_by(progress: RunsProgress, in_words: Callable[[Row], str]) -> Report:
+    """Return a report to a progress bar, with a line for each row."""
+    return lambda event: progress.report(*event[1:], in_words(event.row) if event.row else "")
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,8 @@ class Engine:
             for job, result, error in outcomes:
                 if error is not None and not self.keeps_failures:
                     raise error
-                row, per_user = result if error is None else (_failed(job, error), None)
+                problem = " ".join(f"{type(error).__name__}: {error}".split())
+                row, per_user = result if error is None else (Row(job, problem=problem), None)
                 self.store.add(row, per_user)
                 self.n_done += 1
                 self.paid += job.cost
@@ -108,16 +114,12 @@ class Engine:
         self.report(Event(row, self.n_done, self.n_jobs, min(1.0, self.paid / self.cost) if self.cost > 0 else 1.0))
 
 
-def _failed(job: Job, error: Exception) -> Row:
-    return Row(job, problem=" ".join(f"{type(error).__name__}: {error}".split()))
-
-
 def run_job(task: Task, job: Job) -> tuple[Row, bytes | None]:
     """Fit and evaluate one model; return its row and its packed per-user values."""
-    fit = partial(BASELINES[job.model].fit, seed=job.seed, n_threads=task.n_threads, **job.settings)
+    n_threads, data = task.n_threads, (task.train, task.test)
+    fit = partial(BASELINES[job.model].fit, seed=job.seed, n_threads=n_threads, **job.settings)
     model, seconds, megabytes = task.measure(fit, task.train)
-    data = (task.train, task.test)
-    found = evaluate(model, *data, task.relevance, at=task.cutoffs, n_boot=1, n_threads=task.n_threads)
+    found = evaluate(model, *data, task.relevance, at=task.cutoffs, n_boot=1, n_threads=n_threads)
     means = {name: found[name].mean for name in task.metrics}
     per_user = packed({name: found[name].per_user for name in task.metrics}) if task.keeps_values else None
     return Row(job, seconds, megabytes, "", _convergence(model), means), per_user
@@ -158,6 +160,12 @@ def peak_memory(*, reset: bool = False) -> float:
         return math.nan
     name = "VmRSS:" if reset else "VmHWM:"
     return next(float(line.split()[1]) for line in lines if line.startswith(name)) * 1024 / 1e6
+
+
+def check_each_once(what: str, values: Collection[Any]) -> None:
+    """Raise ValueError unless there is a value, and each is there once."""
+    if not values or len(set(values)) != len(values):
+        raise ValueError(f"{what} is {list(values)}; give at least one, each once")
 
 
 class Level(NamedTuple):

@@ -47,6 +47,7 @@ class Look(NamedTuple):
     linestyle: str
 
 
+Lines = Mapping[str, Mapping[int, Level]]  # by model and place on the axis
 LOOKS = {"nbmf": Look(BLUE, "o", "-"), "pf": Look(VERMILLION, "s", "--"), "binarized_pf": Look(GREEN, "^", "-.")}
 _CURVES = (*LOOKS.values(), Look(BLACK, "x", ":"))
 
@@ -71,53 +72,21 @@ class Picture:
                 write_whole(folder / f"{self.name}.{kind}", content.getvalue())
 
 
-def all_pictures(results: Results, portrait: Portrait | None) -> list[Picture]:
+def all_pictures(results: Results, portrait: Portrait) -> list[Picture]:
     """Return all figures of a report, in its order."""
-    found = [by_components(results), by_threshold(results)]
-    if portrait is not None:
-        found.append(of_user(portrait))
-    # Figure histo_cumul: the sizes of the non-zero counts
-    histogram = Picture("histogram", lambda: _draw_histogram(results.study))
-    return [*found, histogram, mass_functions(), divergences()]
-
-
-def by_components(results: Results) -> Picture:
-    """Figure map_k: NDCG with rel_A against K."""
-    grid = results.grid
-    lines = {model: {K: results.level(Entry(model, K)) for K in grid.components} for model in grid.models}
-    labels = ("number of components K", "NDCG, relevance = count")
-    return Picture("ndcg_by_components", lambda: _draw_levels(lines, LABELS, *labels))
-
-
-def by_threshold(results: Results) -> Picture:
-    """Figure map threshold: NDCG with rel_B against s, each model at its best K."""
-    chosen = results.chosen()
-    lines = {e.model: {s: results.level(e, at_least(s)) for s in results.grid.thresholds} for e in chosen}
-    names = {entry.model: f"{LABELS[entry.model]}, K = {entry.n_components}" for entry in chosen}
-    labels = ("threshold s", "NDCG, relevance = 1[count ≥ s]")
-    return Picture("ndcg_by_threshold", lambda: _draw_levels(lines, names, *labels))
+    return [
+        Picture("ndcg_by_components", lambda: _draw_by_components(results)),
+        Picture("ndcg_by_threshold", lambda: _draw_by_threshold(results)),
+        of_user(portrait),
+        Picture("histogram", lambda: _draw_histogram(results.study)),
+        Picture("mass_functions", _draw_mass_functions),
+        Picture("divergences", _draw_divergences),
+    ]
 
 
 def of_user(portrait: Portrait) -> Picture:
     """Figure explore A: the exposures and scores of one user."""
     return Picture("exposure", lambda: _draw_portrait(portrait))
-
-
-def mass_functions() -> Picture:
-    """Figure of §2.1: the negative binomial's mass function for several α, with Poisson as α = ∞."""
-    counts, mean = np.arange(16), np.full(16, MEAN_COUNT)
-    likelihoods = {α: Poisson() if α == math.inf else NegativeBinomial(α) for α in CONCENTRATIONS}
-    curves = {α: np.exp(log_probability(likelihood, counts, mean)) for α, likelihood in likelihoods.items()}
-    labels = ("count y", f"probability of y, mean {MEAN_COUNT:g}")
-    return Picture("mass_functions", lambda: _draw_curves(counts, curves, "Poisson", *labels))
-
-
-def divergences() -> Picture:
-    """Figure div_nbf: d_α(a|b) against a for several α, with Kullback-Leibler's as α = ∞."""
-    counts = np.linspace(0, 5, 201)
-    curves = {α: divergence(α, counts, np.full(len(counts), INTENSITY)) for α in CONCENTRATIONS}
-    labels = ("a", f"d$_α$(a | b = {INTENSITY:g})  (nats)")
-    return Picture("divergences", lambda: _draw_curves(counts, curves, "Kullback-Leibler", *labels))
 
 
 def _figure(height: float) -> Figure:
@@ -126,9 +95,37 @@ def _figure(height: float) -> Figure:
     return Figure(figsize=(COLUMN, height), layout="constrained")
 
 
-def _draw_levels(
-    lines: Mapping[str, Mapping[int, Level]], names: Mapping[str, str], xlabel: str, ylabel: str
-) -> Figure:
+def _draw_by_components(results: Results) -> Figure:
+    """Figure map_k: NDCG with rel_A against K."""
+    grid = results.grid
+    lines = {model: {K: results.level(Entry(model, K)) for K in grid.components} for model in grid.models}
+    return _draw_levels(lines, LABELS, "number of components K", "NDCG, relevance = count")
+
+
+def _draw_by_threshold(results: Results) -> Figure:
+    """Figure map threshold: NDCG with rel_B against s, each model at its best K."""
+    chosen = results.chosen()
+    lines = {e.model: {s: results.level(e, at_least(s)) for s in results.grid.thresholds} for e in chosen}
+    names = {entry.model: f"{LABELS[entry.model]}, K = {entry.n_components}" for entry in chosen}
+    return _draw_levels(lines, names, "threshold s", "NDCG, relevance = 1[count ≥ s]")
+
+
+def _draw_mass_functions() -> Figure:
+    """Figure of §2.1: the negative binomial's mass function for several α, with Poisson as α = ∞."""
+    counts, mean = np.arange(16), np.full(16, MEAN_COUNT)
+    likelihoods = {α: Poisson() if α == math.inf else NegativeBinomial(α) for α in CONCENTRATIONS}
+    curves = {α: np.exp(log_probability(likelihood, counts, mean)) for α, likelihood in likelihoods.items()}
+    return _draw_curves(counts, curves, "Poisson", "count y", f"probability of y, mean {MEAN_COUNT:g}")
+
+
+def _draw_divergences() -> Figure:
+    """Figure div_nbf: d_α(a|b) against a for several α, with Kullback-Leibler's as α = ∞."""
+    counts = np.linspace(0, 5, 201)
+    curves = {α: divergence(α, counts, np.full(len(counts), INTENSITY)) for α in CONCENTRATIONS}
+    return _draw_curves(counts, curves, "Kullback-Leibler", "a", f"d$_α$(a | b = {INTENSITY:g})  (nats)")
+
+
+def _draw_levels(lines: Lines, names: Mapping[str, str], xlabel: str, ylabel: str) -> Figure:
     """Draw one line per model with error bars of one standard deviation over starts."""
     figure = _figure(2.5)
     axes = figure.subplots()
@@ -239,13 +236,11 @@ def _extremes(one: Portrait) -> list[int]:
 
 
 def _on_unit_axis(values: Sequence[float]) -> Any:
-    """Return positions on a logarithmic axis of length 1, but for an offset."""
     logarithms = np.log(values)
     return logarithms / (np.ptp(logarithms) or 1.0) if len(values) else logarithms
 
 
 def _cut(name: str) -> str:
-    """Return as much of a name as fits into a line of the key."""
     from matplotlib.textpath import TextPath  # noqa: PLC0415
 
     while TextPath((0, 0), name, size=KEY_SIZE).get_extents().width > 72 * KEY_WIDTH:

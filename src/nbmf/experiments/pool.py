@@ -1,7 +1,7 @@
 """Jobs in worker processes, with time limits, that end when the program does.
 
-Jobs run side by side with one thread each rather than one after another with all threads: on the Taste Profile subset
-and two cores the two ways take the same time (27.4 s and 27.9 s for 48 fits), and small fits cannot use many cores.
+Jobs run side by side with one thread each: on the Taste Profile subset and two cores that takes as long as one after
+another with all threads (27.4 s and 27.9 s for 48 fits), and small fits cannot use many cores.
 """
 
 from __future__ import annotations
@@ -41,12 +41,7 @@ class Outcome(NamedTuple):
 
 
 def attempt(
-    work: Callable[[Any, Any], Any],
-    shared: Any,
-    jobs: Sequence[Any],
-    n_workers: int,
-    *,
-    limit_s: float | None = None,
+    work: Callable[[Any, Any], Any], shared: Any, jobs: Sequence[Any], n_workers: int, *, limit_s: float | None = None
 ) -> Generator[Outcome]:
     """Yield the outcome of `work(shared, job)` for every job as it ends; the jobs are started in their order.
 
@@ -62,10 +57,8 @@ def attempt(
             futures: dict[Future[Any], Any] = {pool.schedule(_work, (job,), timeout=limit_s): job for job in jobs}
         for future in as_completed(futures):
             job, error = futures.pop(future), future.exception()  # a result that has been yielded is not kept
-            if error is None:
-                yield Outcome(job, future.result(), None)
-            else:
-                yield Outcome(job, None, _named(error, job, limit_s))
+            failed = None if error is None else _named(error, job, limit_s)
+            yield Outcome(job, None if failed else future.result(), failed)
     finally:
         pool.stop()
         pool.join()
@@ -80,7 +73,6 @@ def _work(job: Any) -> Any:
 
 
 def _named(error: BaseException, job: Any, limit_s: float | None) -> Exception:
-    """Return the error of a job as one that says what happened."""
     name = getattr(job, "name", job)
     if isinstance(error, TimeoutError) and error.args == ("Task timeout", limit_s):
         return OvertimeError(f"took longer than {limit_s:g} s")
