@@ -42,7 +42,7 @@ def test_pictures_are_files_with_readable_words(results, tmp_path):
 
 def test_lines_differ_by_more_than_colour():
     for looks in (list(figures.LOOKS.values()), list(figures._CURVES)):
-        for part in zip(*looks, strict=True):
+        for part in zip(*(look.values() for look in looks), strict=True):
             assert len(set(part)) == len(looks)
 
 

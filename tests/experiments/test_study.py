@@ -7,7 +7,7 @@ import pytest
 
 import nbmf
 from nbmf.experiments.paper import data_shares
-from nbmf.experiments.study import aligned, open_study
+from nbmf.experiments.study import open_study
 from small_study import write_plays
 
 
@@ -74,14 +74,6 @@ def test_the_authors_split_is_that_of_his_seed(data_folder, taste_profile):
         assert (getattr(marked, part).matrix != theirs).nnz == 0
         assert (getattr(drawn, part).matrix != theirs).nnz == 0
     assert all(share.agrees for share in data_shares(marked))
-
-
-def test_counts_are_aligned_by_id():
-    whole = nbmf.Interactions.from_matrix(np.ones((3, 2)), users=["a", "b", "c"], items=[10, 20])
-    part = nbmf.Interactions.from_matrix([[1, 2, 3], [4, 5, 6]], users=["c", "z"], items=[20, 30, 10])
-    found = aligned(part, whole)
-    assert found.matrix.toarray().tolist() == [[0, 0], [0, 0], [3, 1]]
-    assert (found.users.tolist(), found.items.tolist()) == (["a", "b", "c"], [10, 20])
 
 
 def test_shares_of_the_counts(study):

@@ -7,12 +7,12 @@ experiment resumes where it stopped.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +26,6 @@ from nbmf.experiments.store import Job, Row, Store, packed
 from nbmf.inference.progress import RunsProgress, Stopwatch
 
 REPEATS, REPEATS_WITHIN = 5, 5.0  # a short fit is timed up to 5 times, within 5 seconds
-
-Key = TypeVar("Key", bound=Hashable)
 
 
 class Event(NamedTuple):
@@ -175,25 +173,25 @@ class Level(NamedTuple):
     sd: float
 
 
-class Starts(Generic[Key]):
-    """The stored fits of several models, each from one or more random starts: `rows` by model."""
+class Starts:
+    """The stored fits of several models, each from one or more random starts: `rows` by model, any key with a name."""
 
     def __init__(
-        self, store: Store, rows: Mapping[Key, Sequence[Row]], train: Interactions, test: Interactions
+        self, store: Store, rows: Mapping[Any, Sequence[Row]], train: Interactions, test: Interactions
     ) -> None:
         self.store, self.rows, self.test, self.mark = store, rows, test, fingerprint(train, test)
-        self._evaluations: dict[Key, list[Evaluation]] = {}
+        self._evaluations: dict[Any, list[Evaluation]] = {}
 
-    def level(self, key: Key, metric: str = "ndcg_counts") -> Level:
+    def level(self, key: Any, metric: str = "ndcg_counts") -> Level:
         """Return the mean over the starts of a model, and how much they differ."""
         values = [row.means[metric] for row in self.rows[key]]
         return Level(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else math.nan)
 
-    def seconds(self, key: Key) -> float:
+    def seconds(self, key: Any) -> float:
         """Return the median time of a fit."""
         return float(np.median([row.seconds for row in self.rows[key]]))
 
-    def compare(self, keys: Sequence[Key], metric: str, baseline: Key | None = None) -> Comparison:
+    def compare(self, keys: Sequence[Any], metric: str, baseline: Any = None) -> Comparison:
         """Compare models user by user, each averaged over its starts."""
         for key in keys:
             if key not in self._evaluations:

@@ -1,7 +1,7 @@
 """The figures of the paper, drawn from results and written as PNG and PDF.
 
-Sizes are those of print: a column is 3.4 inches wide, and no text is smaller than 6.5 points. The colours are those of
-Okabe and Ito, and no two lines differ by colour alone.
+Sizes are those of print, and no text is smaller than 6.5 points. The colours are those of Okabe and Ito, and no two
+lines differ by colour alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMN = 3.4  # inches
-DPI = 200
 BLACK, BLUE, GREEN, VERMILLION = "#000000", "#0072B2", "#009E73", "#D55E00"
 LETTERS, N_NUMBERED = "abcdef", 6
 N_MARKED = 3  # of the numbered items; the first ranks stand far enough apart on a logarithmic axis
@@ -39,17 +38,12 @@ INTENSITY = 1.0  # b of d_α(a|b), as in the paper
 STYLE = Path(__file__).with_suffix(".mplstyle")
 
 
-class Look(NamedTuple):
-    """What distinguishes a line from others, under Matplotlib's names."""
-
-    color: str
-    marker: str
-    linestyle: str
-
-
 Lines = Mapping[str, Mapping[int, Level]]  # by model and place on the axis
-LOOKS = {"nbmf": Look(BLUE, "o", "-"), "pf": Look(VERMILLION, "s", "--"), "binarized_pf": Look(GREEN, "^", "-.")}
-_CURVES = (*LOOKS.values(), Look(BLACK, "x", ":"))
+_CURVES = [
+    {"color": color, "marker": marker, "linestyle": line}
+    for color, marker, line in ((BLUE, "o", "-"), (VERMILLION, "s", "--"), (GREEN, "^", "-."), (BLACK, "x", ":"))
+]
+LOOKS = dict(zip(LABELS, _CURVES, strict=False))
 
 
 @dataclass(frozen=True)
@@ -68,7 +62,7 @@ class Picture:
             figure = self.draw()
             for kind, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):
                 content = io.BytesIO()
-                figure.savefig(content, format=kind, dpi=DPI, metadata=metadata)
+                figure.savefig(content, format=kind, dpi=200, metadata=metadata)
                 write_whole(folder / f"{self.name}.{kind}", content.getvalue())
 
 
@@ -89,10 +83,11 @@ def of_user(portrait: Portrait) -> Picture:
     return Picture("exposure", lambda: _draw_portrait(portrait))
 
 
-def _figure(height: float) -> Figure:
+def _figure(height: float, n_columns: int = 1) -> tuple[Figure, Any]:
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    return Figure(figsize=(COLUMN, height), layout="constrained")
+    figure = Figure(figsize=(COLUMN, height), layout="constrained")
+    return figure, figure.subplots(1, n_columns)
 
 
 def _draw_by_components(results: Results) -> Figure:
@@ -127,12 +122,11 @@ def _draw_divergences() -> Figure:
 
 def _draw_levels(lines: Lines, names: Mapping[str, str], xlabel: str, ylabel: str) -> Figure:
     """Draw one line per model with error bars of one standard deviation over starts."""
-    figure = _figure(2.5)
-    axes = figure.subplots()
+    figure, axes = _figure(2.5)
     for model, levels in lines.items():
         x = sorted(levels)
         mean, sd = zip(*(levels[place] for place in x), strict=True)
-        axes.errorbar(x, mean, yerr=np.nan_to_num(sd), capsize=2, label=names[model], **LOOKS[model]._asdict())
+        axes.errorbar(x, mean, yerr=np.nan_to_num(sd), capsize=2, label=names[model], **LOOKS[model])
     ticks = sorted({x for levels in lines.values() for x in levels})
     axes.set(xscale="log", xlabel=xlabel, ylabel=ylabel)
     axes.set_xticks(ticks, [str(x) for x in ticks], minor=False)
@@ -145,11 +139,10 @@ def _draw_levels(lines: Lines, names: Mapping[str, str], xlabel: str, ylabel: st
 
 def _draw_curves(counts: Any, curves: Mapping[float, Any], limit: str, xlabel: str, ylabel: str) -> Figure:
     """Draw one curve per α; `limit` names the one at infinity."""
-    figure = _figure(2.5)
-    axes = figure.subplots()
+    figure, axes = _figure(2.5)
     for look, (α, values) in zip(_CURVES, curves.items(), strict=True):
         label = f"α = ∞ ({limit})" if α == math.inf else f"α = {α:g}"
-        axes.plot(counts, values, label=label, markevery=max(1, len(counts) // 15), **look._asdict())
+        axes.plot(counts, values, label=label, markevery=max(1, len(counts) // 15), **look)
     axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(0, None))
     axes.grid(True, axis="y")
     axes.legend()
@@ -159,8 +152,7 @@ def _draw_curves(counts: Any, curves: Mapping[float, Any], limit: str, xlabel: s
 def _draw_histogram(study: Study) -> Figure:
     from matplotlib.ticker import PercentFormatter  # noqa: PLC0415
 
-    figure = _figure(2.1)
-    axes = figure.subplots()
+    figure, axes = _figure(2.1)
     sizes, numbers = np.unique(study.data.matrix.data, return_counts=True)
     axes.step(sizes, numbers[::-1].cumsum()[::-1] / numbers.sum(), where="pre", color=BLUE)
     axes.set(xscale="log", ylim=(0, 1.05), xlabel="count y", ylabel="non-zero counts\nof at least y")
@@ -182,12 +174,9 @@ def _draw_portrait(one: Portrait) -> Figure:
     key += [f"  {letter}  {_cut(one.taken[n])}" for letter, n in lettered.items()]
     key += ["Unseen items: the best scores, by rank", *(f"  {n + 1}  {_cut(one.unseen[n])}" for n in numbered)]
     below = KEY_LINE * (len(key) + 0.5)
-    figure = _figure(AXES_HEIGHT + below)
+    figure, (left, right) = _figure(AXES_HEIGHT + below, 2)
     share = below / (AXES_HEIGHT + below)
-    engine = figure.get_layout_engine()
-    assert engine is not None
-    engine.set(rect=(0, share, 1, 1 - share), wspace=0.06)  # type: ignore[call-arg]
-    left, right = figure.subplots(1, 2)
+    figure.get_layout_engine().set(rect=(0, share, 1, 1 - share), wspace=0.06)  # type: ignore[union-attr, call-arg]
     _draw_taken(left, one, lettered)
     _draw_unseen(right, one, numbered)
     figure.text(0.03, share, "\n".join(key), va="top", fontsize=KEY_SIZE, linespacing=1.3)

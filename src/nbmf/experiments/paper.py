@@ -115,7 +115,7 @@ def run_grid(
     return Results(study, grid, store)
 
 
-class Results(Starts[Entry]):
+class Results(Starts):
     """All results of a grid, read from its folder."""
 
     def __init__(self, study: Study, grid: Grid, store: Store) -> None:

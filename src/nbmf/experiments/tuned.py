@@ -83,15 +83,11 @@ def trial_settings(defaults: Mapping[str, Any], space: Space, n_trials: int, see
     The n-th trial does not depend on how many follow it, so that trials can be added later. A model with nothing to
     search has a single trial.
 
-    Examples
-    --------
     >>> space = {"penalty": (10.0, 1000.0), "input": ("counts", "binary")}
     >>> first, second = trial_settings({"penalty": 500.0, "input": "binary"}, space, 2, seed=0)
     >>> first["penalty"], 10 <= second["penalty"] <= 1000
     (500.0, True)
     """
-    if n_trials < 1:
-        raise ValueError(f"the number of trials is {n_trials}; there must be at least 1")
     if not space:
         return [dict(defaults)]
     points = qmc.Halton(len(space), seed=seed).random(n_trials - 1).tolist()
@@ -167,7 +163,7 @@ def chosen_settings(rows: Mapping[str, Row], plan: TunedComparison, model: str) 
     return max(found, key=lambda row: row.means[plan.goal]).job.settings if found else None
 
 
-class Result(Starts[str]):
+class Result(Starts):
     """The result of a tuned comparison, read from its folder; `rows` has the final fits of the models that worked."""
 
     def __init__(self, train: Interactions, test: Interactions, plan: TunedComparison, store: Store) -> None:
