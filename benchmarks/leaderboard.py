@@ -27,9 +27,8 @@ from matplotlib.transforms import Bbox
 
 from nbmf.evaluation import Comparison
 from nbmf.experiments.baselines import BASELINES
-from nbmf.experiments.engine import shown_by
+from nbmf.experiments.engine import available_cores, shown_by
 from nbmf.experiments.figures import BLUE, VERMILLION, Picture
-from nbmf.experiments.pool import available_cores
 from nbmf.experiments.report import bold, literal, table
 from nbmf.experiments.store import Row, write_whole
 from nbmf.experiments.study import Study, open_study

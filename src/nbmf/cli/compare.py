@@ -139,7 +139,7 @@ def _fit(name: str, train: Interactions, settings: Values) -> Any:
     if name in JUDGED:
         return fit_named(name, train, settings)
     from nbmf.experiments.baselines import BASELINES  # noqa: PLC0415
-    from nbmf.experiments.pool import available_cores  # noqa: PLC0415
+    from nbmf.experiments.engine import available_cores  # noqa: PLC0415
     from nbmf.inference.progress import Stopwatch, in_words  # noqa: PLC0415
 
     watch, baseline = Stopwatch(), BASELINES[name]

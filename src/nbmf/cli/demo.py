@@ -139,7 +139,7 @@ def _draw(console: Console, study: Study, model: Any, household: Any, folder: Pa
         console.print("For a figure of its exposures: pip install 'nbmf[plots]'", markup=False)
         return
     from nbmf.experiments.figures import of_user  # noqa: PLC0415
-    from nbmf.experiments.portrait import portray  # noqa: PLC0415
+    from nbmf.experiments.paper import portray  # noqa: PLC0415
 
     of_user(portray(study, model, household)).save(folder)
     text = f"Its exposures, and what it has not bought yet: {folder / 'exposure.png'}"

@@ -79,8 +79,7 @@ def reproduce(data: str | None, output: str, portrait: str | None, as_json: bool
     with sentences():
         if find_spec("matplotlib") is None:
             raise BadInputError("the figures need Matplotlib: pip install 'nbmf[plots]'")
-        from nbmf.experiments.paper import Grid, open_store  # noqa: PLC0415 (numba takes a second to import)
-        from nbmf.experiments.portrait import row_of  # noqa: PLC0415
+        from nbmf.experiments.paper import Grid, open_store, row_of  # noqa: PLC0415 (numba takes a second to import)
         from nbmf.experiments.study import open_study  # noqa: PLC0415
 
         grid = Grid(components=options["components"], n_starts=options["starts"], seed=options["seed"])
@@ -98,10 +97,8 @@ def reproduce(data: str | None, output: str, portrait: str | None, as_json: bool
 
 
 def _run(study: Study, grid: Grid, folder: Path, portrait: str | None, workers: int | None) -> tuple[Results, Path]:
-    from nbmf.experiments.engine import shown_by  # noqa: PLC0415
-    from nbmf.experiments.paper import open_store, run_grid  # noqa: PLC0415
-    from nbmf.experiments.pool import LostWorkerError, available_cores  # noqa: PLC0415
-    from nbmf.experiments.portrait import kept_portrait  # noqa: PLC0415
+    from nbmf.experiments.engine import LostWorkerError, available_cores, shown_by  # noqa: PLC0415
+    from nbmf.experiments.paper import kept_portrait, open_store, run_grid  # noqa: PLC0415
     from nbmf.experiments.report import write_report  # noqa: PLC0415
     from nbmf.inference.progress import RunsProgress, Stopwatch  # noqa: PLC0415
 

@@ -10,6 +10,7 @@ over users, each model averaged over its starts, with the 95 % interval of resam
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -17,9 +18,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nbmf.experiments.engine import Engine, Report, Starts, Task, check_each_once, timed
-from nbmf.experiments.pool import available_cores
-from nbmf.experiments.store import Job, Store
+import numpy as np
+
+from nbmf.estimators.nbmf import NBMF
+from nbmf.experiments.baselines import BASELINES
+from nbmf.experiments.engine import Engine, Report, Starts, Task, available_cores, check_each_once, timed
+from nbmf.experiments.store import Job, Store, write_whole
 from nbmf.experiments.study import Study
 
 LABELS = {"nbmf": "NBMF", "pf": "PF", "binarized_pf": "binarized PF"}
@@ -27,7 +31,8 @@ LABELS = {"nbmf": "NBMF", "pf": "PF", "binarized_pf": "binarized PF"}
 MAXIMA = {"binarized_pf": 20, "nbmf": 50, "pf": 50}
 """The K at which each model was best in the paper."""
 REL_A = "ndcg_counts"
-_BASELINES = {"nbmf": "nbmf", "pf": "poisson", "binarized_pf": "binary"}
+N_NAMED = 12  # of a user's best unseen items; more than a figure names
+_NAMES = {"nbmf": "nbmf", "pf": "poisson", "binarized_pf": "binary"}
 _DENSE_COST = 6  # roughly, a fit of NBMF with exact exposures takes six times as long as one of PF
 
 
@@ -44,6 +49,9 @@ class Entry(NamedTuple):
 
     def __str__(self) -> str:
         return f"{LABELS[self.model]} (K = {self.n_components})"
+
+
+# the grid of §5.1 -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -70,11 +78,6 @@ class Grid:
             raise ValueError(f"seed is {self.seed}; it must lie between 0 and 2**32")
 
     @property
-    def metrics(self) -> tuple[str, ...]:
-        """NDCG with rel_A, and with rel_B for each threshold."""
-        return (REL_A, *(at_least(s) for s in self.thresholds))
-
-    @property
     def entries(self) -> list[Entry]:
         """Every model with every number of components."""
         return [Entry(model, K) for model in self.models for K in self.components]
@@ -87,7 +90,7 @@ class Grid:
             settings |= {"concentration": self.concentration, "input": "counts"}
         cost = float((_DENSE_COST if model == "nbmf" else 1) * (K + 10))
         named = ((f"{model}-{K}-{start}", self.seed + start) for start in range(self.n_starts))
-        return [Job(name, _BASELINES[model], seed, settings, cost) for name, seed in named]
+        return [Job(name, _NAMES[model], seed, settings, cost) for name, seed in named]
 
     def jobs(self) -> list[Job]:
         """Return all fits, the longest first, so that all workers finish at about the same time."""
@@ -110,7 +113,7 @@ def run_grid(
     """
     store, jobs = open_store(study, grid, path), grid.jobs()
     engine = Engine(store, len(jobs), sum(job.cost for job in jobs), report)
-    task = Task(study.train, study.test, ("counts", *grid.thresholds), (), grid.metrics, timed)
+    task = Task(study.train, study.test, ("counts", *grid.thresholds), (), timed)
     engine.run(task, jobs, n_workers or available_cores())
     return Results(study, grid, store)
 
@@ -145,6 +148,9 @@ class Results(Starts):
 
         by_threshold = [{"s": s, **cells(e, at_least(s))} for s in self.grid.thresholds for e in self.chosen()]
         return {"ndcg_counts": [cells(entry, REL_A) for entry in self.grid.entries], "ndcg_at_least": by_threshold}
+
+
+# the claims of §5.2 ---------------------------------------------------------------------------------------------------
 
 
 class Verdict(StrEnum):
@@ -210,19 +216,6 @@ def in_words(interval: tuple[float, float]) -> str:
     return f"{interval[0]:+.4f} to {interval[1]:+.4f}"
 
 
-class Share(NamedTuple):
-    """A share that §5.1 gives for its data, in whole per cent, and ours."""
-
-    what: str
-    paper: int
-    measured: float
-
-    @property
-    def agrees(self) -> bool:
-        """Whether ours is the same after rounding."""
-        return round(100 * self.measured) == self.paper
-
-
 def all_claims(results: Results) -> list[Claim]:
     """Return every claim of §5.2, in the order of the paper."""
     above_one = [s for s in results.grid.thresholds if s > 1]
@@ -240,14 +233,14 @@ def all_claims(results: Results) -> list[Claim]:
     ]
 
 
-def data_shares(study: Study) -> list[Share]:
-    """Return what §5.1 says about its data beside what this data shows."""
+def data_shares(study: Study) -> list[tuple[str, int, float]]:
+    """Return each share that §5.1 gives for its data, in whole per cent, and that of this data."""
     data, at_least = study.data, study.share_at_least
     return [
-        Share("cells that are not zero", 5, data.nnz / (data.n_users * data.n_items)),
-        Share("non-zero counts that are 1", 54, at_least(1) - at_least(2)),
-        Share("non-zero counts from 2", 46, at_least(2)),
-        Share("non-zero counts from 10", 5, at_least(10)),
+        ("cells that are not zero", 5, data.nnz / (data.n_users * data.n_items)),
+        ("non-zero counts that are 1", 54, at_least(1) - at_least(2)),
+        ("non-zero counts from 2", 46, at_least(2)),
+        ("non-zero counts from 10", 5, at_least(10)),
     ]
 
 
@@ -291,3 +284,83 @@ def _claim(name: str, statement: str, evidence: list[Evidence], remark: str = ""
         found = ", ".join(f"{verdict} in {verdicts.count(verdict)}" for verdict in Verdict if verdict in verdicts)
         measured = f"{len(deciding)} comparisons: {found}"
     return Claim(name, statement, measured, tuple(evidence), together(verdicts))
+
+
+# one user of §5.2 -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Portrait:
+    """One user according to one fitted NBMF."""
+
+    user: str
+    model: str
+    n_components: int
+    taken: list[str]  # names of the user's items in train, largest count first
+    count: list[float]  # y of each
+    exposure: list[float]  # ⟨a⟩ of each
+    unseen: list[str]  # names of the best items not in train
+    score: list[float]  # Σ_k ⟨w⟩⟨h⟩ of all items not in train, best first
+    held_out: list[bool]  # whether each of those is in test
+
+
+def portray(study: Study, model: Any, user: Any = None) -> Portrait:
+    """Return the portrait of a user by an NBMF fitted to `study.train`.
+
+    By default the user is, among those with a middling number of items, the one with the most different counts.
+    """
+    row = row_of(study, user)
+    named = study.data.users.tolist()[row]
+    exposures, labels = model.exposures(named), study.labels()
+    label_of = dict(zip(study.data.items.tolist(), labels, strict=True))
+    score = (model.item_factors_ @ model.user_factors_[row]).astype(np.float64)
+    unseen = np.setdiff1d(np.arange(study.data.n_items), study.train.matrix[[row]].indices)
+    unseen = unseen[np.argsort(-score[unseen], kind="stable")]
+    return Portrait(
+        str(named),
+        type(model).__name__,
+        model.n_components,
+        [label_of[item] for item in exposures.item.tolist()],
+        exposures.count.astype(float).tolist(),
+        exposures.exposure.astype(float).tolist(),
+        [labels[item] for item in unseen[:N_NAMED]],
+        score[unseen].tolist(),
+        np.isin(unseen, study.test.matrix[[row]].indices).tolist(),
+    )
+
+
+def kept_portrait(results: Results, user: Any = None) -> Portrait:
+    """Return the portrait by the best NBMF fit, which is kept in the folder.
+
+    The fit is repeated from its seed, which gives the same bits, so that no factors need to be stored.
+    """
+    # the fit with the highest objective at the best number of components by rel_A
+    job = max(results.rows[results.best("nbmf")], key=lambda row: row.convergence["objective"]).job
+    wanted = {"fit": job.name, "asked for": None if user is None else str(user)}
+    path = results.store.folder / "portrait.json"
+    stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if stored and all(stored.get(name) == value for name, value in wanted.items()):
+        return Portrait(**stored["portrait"])
+    row_of(results.study, user)  # raises for an unknown user before the fit
+    model = BASELINES[job.model].fit(results.study.train, job.seed, available_cores(), **job.settings)
+    assert isinstance(model, NBMF)
+    if not model.converged_ and model.n_iter_ < results.grid.max_iter:
+        raise KeyboardInterrupt  # Ctrl-C cut the fit short
+    portrait = portray(results.study, model, user)
+    write_whole(path, json.dumps({**wanted, "portrait": asdict(portrait)}, indent=1, ensure_ascii=False) + "\n")
+    return portrait
+
+
+def row_of(study: Study, user: Any = None) -> int:
+    """Return the row of a user given by id, as a value or as text; None chooses one as `portray` does."""
+    ids, matrix = study.data.users.tolist(), study.train.matrix
+    if user is None:
+        n_items = np.diff(matrix.indptr)
+        low, high = np.quantile(n_items, (0.25, 0.75))
+        middling = np.flatnonzero((n_items >= low) & (n_items <= high))
+        counts = np.split(matrix.data, matrix.indptr[1:-1])
+        return int(max(middling, key=lambda row: len(np.unique(counts[row]))))
+    named = [n for n, known in enumerate(ids) if known == user or str(known) == str(user)]
+    if not named:
+        raise ValueError(f"user {user!r} is not among the {len(ids)} users; the first is {ids[0]!r}")
+    return named[0]

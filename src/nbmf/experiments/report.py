@@ -21,8 +21,7 @@ import numpy as np
 from nbmf.experiments import paper
 from nbmf.experiments.engine import Level
 from nbmf.experiments.figures import all_pictures
-from nbmf.experiments.paper import LABELS, REL_A, Claim, Entry, Results, at_least
-from nbmf.experiments.portrait import Portrait
+from nbmf.experiments.paper import LABELS, REL_A, Claim, Entry, Portrait, Results, at_least
 from nbmf.experiments.store import Row, write_whole
 
 PACKAGES = ("nbmf", "numpy", "scipy", "numba", "scikit-learn", "matplotlib")
@@ -154,10 +153,8 @@ def _tables(results: Results) -> dict[str, str]:
 
 
 def _claims_table(claims: Sequence[Claim]) -> str:
-    rows = [
-        (str(n), literal(claim.statement), bold(claim.verdict), literal(claim.measured))
-        for n, claim in enumerate(claims, start=1)
-    ]
+    texts = [(claim.statement, claim.verdict, claim.measured) for claim in claims]
+    rows = [(str(n), literal(said), bold(verdict), literal(found)) for n, (said, verdict, found) in enumerate(texts, 1)]
     return table(("", "the paper says", "here", "measured: NDCG of both, difference (95 % interval)"), rows, n_words=4)
 
 
@@ -199,10 +196,10 @@ def _threshold_table(results: Results, entries: Sequence[Entry]) -> str:
 
 
 def _shares_table(results: Results) -> str:
-    rows = [
-        (literal(share.what), f"{share.paper} %", f"{100 * share.measured:.1f} %", "yes" if share.agrees else "no")
-        for share in paper.data_shares(results.study)
-    ]
+    rows = []
+    for what, theirs, ours in paper.data_shares(results.study):
+        agrees = "yes" if round(100 * ours) == theirs else "no"
+        rows.append((literal(what), f"{theirs} %", f"{100 * ours:.1f} %", agrees))
     return table(("share of the", "the paper's data", "here", "the same in whole per cent"), rows)
 
 

@@ -61,30 +61,15 @@ class Study:
 
 
 def open_study(
-    path: Any = None,
+    path: Any = None,  # a file that `nbmf.read_interactions` reads; by default the groceries
     *,
-    columns: Mapping[str, str | None] | None = None,
-    split: str = "auto",
-    seed: int = 1992,
-    filtered: bool | None = None,
-    names: Any = None,
+    columns: Mapping[str, str | None] | None = None,  # names of user, item and count; missing ones are recognised
+    split: str = "auto",  # the file's own, a boolean column `test` ("author"), or "random"; "auto": its own if any
+    seed: int = 1992,  # of the random split; the author's own, which gives his split of his Taste Profile subset
+    filtered: bool | None = None,  # items with 50 users or more, then users with 20 items; by default the groceries
+    names: Any = None,  # parquet file with item and title, name or symbol; by default items.parquet beside the data
 ) -> Study:
-    """Read the counts and hold out a fifth of them, as §5.1 does; by default those of `nbmf.datasets.groceries`.
-
-    Parameters
-    ----------
-    columns : mapping, optional
-        Names of the columns user, item and count; missing ones are recognised.
-    split : {"auto", "author", "random"}
-        "author" takes the file's own split, a boolean column `test` of a parquet file; "random" a fifth of the
-        non-zero counts; "auto" the file's own if there is one.
-    seed : int
-        Seed of the random split. 1992 is the author's: it gives his own split of his subset of the Taste Profile.
-    filtered : bool, optional
-        Keep items with at least 50 users, then users with at least 20 items. By default only for the groceries.
-    names : path, optional
-        Parquet file with a column `item` and one of title, name or symbol; by default items.parquet beside the data.
-    """
+    """Read the counts and hold out a fifth of them, as §5.1 does."""
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}; it must be one of {', '.join(map(repr, SPLITS))}")
     roles = dict(columns or {})

@@ -20,20 +20,15 @@ from scipy.stats import qmc
 from nbmf.data.interactions import Interactions
 from nbmf.evaluation import Comparison
 from nbmf.experiments.baselines import BASELINES, Space, check_installed
-from nbmf.experiments.engine import Engine, Report, Starts, Task, check_each_once, measured, timed
-from nbmf.experiments.pool import available_cores
+from nbmf.experiments.engine import Engine, Report, Starts, Task, available_cores, check_each_once, measured, timed
 from nbmf.experiments.store import Job, Row, Store
 from nbmf.experiments.study import identity
 
 VALIDATION_FRACTION = 0.2
 THRESHOLDS, CUTOFFS = (1, 2, 5, 10), (10, 20)
 GOAL = "ndcg_counts"
-_AT_CUTOFFS = ("ndcg_counts", "recall", "precision", "map", "popularity_rank")
-METRICS = (
-    GOAL,
-    *(f"ndcg_at_least_{s}" for s in THRESHOLDS),
-    *(f"{name}_at_{k}" for k in CUTOFFS for name in _AT_CUTOFFS),
-)
+_AT_K = ("ndcg_counts", "recall", "precision", "map", "popularity_rank")
+METRICS = (GOAL, *(f"ndcg_at_least_{s}" for s in THRESHOLDS), *(f"{name}_at_{k}" for k in CUTOFFS for name in _AT_K))
 """All metrics of `nbmf.evaluate` that have a value for each user."""
 
 
@@ -140,7 +135,7 @@ def compare_tuned(
     trials = [job for model in plan.models for job in plan.trials_of(model)]
     n_jobs = len(trials) + sum(len(plan.starts_of(model, {})) for model in plan.models)
     engine = Engine(store, n_jobs, n_jobs, report, limit_s=plan.limit_s, keeps_failures=True)
-    final = Task(train, test, ("counts", *THRESHOLDS), CUTOFFS, METRICS, measured)
+    final = Task(train, test, ("counts", *THRESHOLDS), CUTOFFS, measured)
     if trials:
         known, aside = train.split(VALIDATION_FRACTION, seed=plan.seed)
         tried = replace(final, train=known, test=aside, measure=timed, keeps_values=False)
