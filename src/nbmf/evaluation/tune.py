@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbmf.data.interactions import Interactions
 from nbmf.estimators.nbmf import NBMF
 from nbmf.evaluation.evaluate import fingerprint
 from nbmf.evaluation.metrics import check_whole
 from nbmf.evaluation.stopping import EarlyStopping
-
-if TYPE_CHECKING:
-    import optuna
 
 COLOR, BEST_COLOR = "#0072B2", "#D55E00"
 
@@ -81,7 +78,7 @@ class Search:
             if not 0 < least <= most:
                 raise ValueError(f"{name} is {(least, most)}; give a positive least value and one not below it")
 
-    def suggest(self, trial: optuna.trial.Trial, names: set[str]) -> dict[str, Any]:
+    def suggest(self, trial: Any, names: set[str]) -> dict[str, Any]:
         """Return the settings of a trial: those of `names` that can be searched."""
         found: dict[str, Any] = {}
         if "n_components" in names:
@@ -146,7 +143,7 @@ def tune(
     what = f"{fingerprint(train, valid)} {metric} {estimator.__name__} {sorted(given.items())!r}"
     trials = _study(study, what, where.seed)
 
-    def run(trial: optuna.trial.Trial) -> float:
+    def run(trial: Any) -> float:
         chosen = where.suggest(trial, known - set(given))
         stopping = EarlyStopping(train, valid, metric=metric, patience=4)
         model = estimator(**{"random_state": where.seed, **chosen, **given}).fit(train, stopping=stopping)
@@ -163,8 +160,8 @@ def tune(
     return Tuning(chosen, best["value"], finished, metric, estimator)
 
 
-def _study(path: str | Path | None, what: str, seed: int) -> optuna.Study:
-    """Open or create the file of the trials, and check that it belongs to the same data."""
+def _study(path: str | Path | None, what: str, seed: int) -> Any:
+    """Open or create optuna's study of the trials, and check that it belongs to the same data."""
     try:
         import optuna  # noqa: PLC0415 (an extra)
         from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock  # noqa: PLC0415
@@ -186,7 +183,7 @@ def _study(path: str | Path | None, what: str, seed: int) -> optuna.Study:
     return study
 
 
-def _rows(study: optuna.Study) -> list[dict[str, Any]]:
+def _rows(study: Any) -> list[dict[str, Any]]:
     """Return the finished trials."""
     return [
         {"number": n, "value": trial.value, "sweeps": trial.user_attrs["sweeps"], **trial.params}

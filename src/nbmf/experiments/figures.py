@@ -36,7 +36,6 @@ MEAN_COUNT = 5.0  # of the mass functions
 INTENSITY = 1.0  # b of d_α(a|b), as in the paper
 STYLE = Path(__file__).with_suffix(".mplstyle")
 
-
 Lines = Mapping[str, Mapping[int, Level]]  # by model and place on the axis
 _CURVES = [
     {"color": color, "marker": marker, "linestyle": line}

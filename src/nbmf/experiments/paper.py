@@ -106,11 +106,7 @@ def open_store(study: Study, grid: Grid, path: str | Path) -> Store:
 def run_grid(
     study: Study, grid: Grid, path: str | Path, *, n_workers: int | None = None, report: Report = lambda event: None
 ) -> Results:
-    """Run a grid of fits. Each result is written as soon as it is ready, and an interrupted run resumes.
-
-    A folder that holds another experiment is refused. `n_workers` is the number of processes, one per core by default;
-    results are identical for any number.
-    """
+    """Run a grid of fits in `n_workers` processes, one per core by default. An interrupted run resumes."""
     store, jobs = open_store(study, grid, path), grid.jobs()
     engine = Engine(store, len(jobs), sum(job.cost for job in jobs), report)
     task = Task(study.train, study.test, ("counts", *grid.thresholds), (), timed)
@@ -305,10 +301,7 @@ class Portrait:
 
 
 def portray(study: Study, model: Any, user: Any = None) -> Portrait:
-    """Return the portrait of a user by an NBMF fitted to `study.train`.
-
-    By default the user is, among those with a middling number of items, the one with the most different counts.
-    """
+    """Return the portrait of a user, chosen by `row_of`, by an NBMF fitted to `study.train`."""
     row = row_of(study, user)
     named = study.data.users.tolist()[row]
     exposures, labels = model.exposures(named), study.labels()
@@ -352,7 +345,10 @@ def kept_portrait(results: Results, user: Any = None) -> Portrait:
 
 
 def row_of(study: Study, user: Any = None) -> int:
-    """Return the row of a user given by id, as a value or as text; None chooses one as `portray` does."""
+    """Return the row of a user given by id, as a value or as text.
+
+    None chooses, among users with a middling number of items, the one with the most different counts.
+    """
     ids, matrix = study.data.users.tolist(), study.train.matrix
     if user is None:
         n_items = np.diff(matrix.indptr)

@@ -72,10 +72,7 @@ def _filled(template: str, **parts: str) -> str:
 
 
 def write_report(results: Results, portrait: Portrait, command: str, last_run: str = "") -> Path:
-    """Draw the figures and write report.md and report.html, whose path is returned, into the experiment's folder.
-
-    `command` is what was typed, and `last_run` a sentence about the fits it made.
-    """
+    """Draw the figures and write report.md and report.html, whose path is returned, into the experiment's folder."""
     folder = results.store.folder
     for picture in all_pictures(results, portrait):
         picture.save(folder / "figures")
