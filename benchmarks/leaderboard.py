@@ -27,9 +27,8 @@ from matplotlib.transforms import Bbox
 
 from nbmf.evaluation import Comparison
 from nbmf.experiments.baselines import BASELINES
-from nbmf.experiments.engine import Event
+from nbmf.experiments.engine import available_cores, shown_by
 from nbmf.experiments.figures import BLUE, VERMILLION, Picture
-from nbmf.experiments.pool import available_cores
 from nbmf.experiments.report import bold, literal, table
 from nbmf.experiments.store import Row, write_whole
 from nbmf.experiments.study import Study, open_study
@@ -111,13 +110,9 @@ def short_path(source: str) -> str:
 def compare_on(study: Study, plan: TunedComparison, folder: Path, n_workers: int | None, title: str) -> Result:
     """Run or resume a comparison, and show its progress."""
     with RunsProgress(title, what="fits") as progress:
-
-        def report(event: Event) -> None:
-            progress.report(event.n_done, event.n_jobs, event.share, row_in_words(event.row) if event.row else "")
-
         # the worker processes do not need the items' names
         train, test = (replace(part, item_names=None) for part in (study.train, study.test))
-        return compare_tuned(train, test, plan, folder, n_workers=n_workers, report=report)
+        return compare_tuned(train, test, plan, folder, n_workers=n_workers, report=shown_by(progress, row_in_words))
 
 
 # tables --------------------------------------------------------------------------------------------------------------
@@ -146,7 +141,7 @@ def quality_table(result: Result) -> str:
         cells = {metric: f"{result.level(name, metric).mean:.4f}" for metric in HEADS}
         shown = {metric: bold(cell) if leaders[metric] == name else cell for metric, cell in cells.items()}
         apart = "" if name == board.reference else difference(board, name)
-        costs = [_seconds(result.seconds(name)), _megabytes(result.megabytes(name)), str(contender.n_starts)]
+        costs = [_seconds(result.seconds(name)), _megabytes(result.rows[name]), str(contender.n_starts)]
         rows.append([literal(BASELINES[name].label), shown[GOAL], apart, *(shown[metric] for metric in others), *costs])
     for name, problem in result.problems().items():
         rows.append([literal(BASELINES[name].label), "failed", literal(problem), *[""] * (len(others) + 3)])
@@ -202,8 +197,9 @@ def _seconds(value: float) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def _megabytes(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.0f}"
+def _megabytes(starts: Sequence[Row]) -> str:
+    most = max(row.megabytes for row in starts)
+    return "" if math.isnan(most) else f"{most:.0f}"
 
 
 # picture -------------------------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import nbmf
 from helpers import small_matrix
 from nbmf.experiments import engine
+from nbmf.experiments.engine import Outcome
 from nbmf.experiments.paper import Grid, Results, open_store
-from nbmf.experiments.pool import Outcome
 from nbmf.experiments.store import Row, packed
 from nbmf.experiments.tuned import TunedComparison
 
@@ -36,7 +36,7 @@ def constructed(study, folder, level, *, noise=0.001, components=(20, 50, 100)):
     for entry in grid.entries:
         for job in grid.jobs_of(entry):
             values = {}
-            for metric in grid.metrics:
+            for metric in ("ndcg_counts", *(f"ndcg_at_least_{s}" for s in grid.thresholds)):
                 values[metric] = np.full(len(tested), np.nan)
                 values[metric][tested] = level(*entry, metric) + noise * rng.normal(size=tested.sum())
             means = {metric: float(np.nanmean(column)) for metric, column in values.items()}

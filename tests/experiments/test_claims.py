@@ -3,20 +3,8 @@
 import numpy as np
 import pytest
 
-from nbmf.experiments.claims import Verdict, all_claims, judge, together
-from nbmf.experiments.paper import Entry
-from nbmf.experiments.study import open_study
-from small_study import as_in_the_paper, constructed, write_plays
-
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    return open_study(write_plays(tmp_path_factory.mktemp("plays")))
-
-
-@pytest.fixture(scope="module")
-def results(study, tmp_path_factory):
-    return constructed(study, tmp_path_factory.mktemp("results"), as_in_the_paper)
+from nbmf.experiments.paper import Entry, Verdict, all_claims, judge, together
+from small_study import as_in_the_paper, constructed
 
 
 def test_the_rule():

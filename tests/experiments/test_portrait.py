@@ -4,19 +4,7 @@ import numpy as np
 import pytest
 
 import nbmf
-from nbmf.experiments.portrait import kept_portrait, portray
-from nbmf.experiments.study import open_study
-from small_study import as_in_the_paper, constructed, write_plays
-
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    return open_study(write_plays(tmp_path_factory.mktemp("plays")))
-
-
-@pytest.fixture(scope="module")
-def results(study, tmp_path_factory):
-    return constructed(study, tmp_path_factory.mktemp("results"), as_in_the_paper)
+from nbmf.experiments.paper import kept_portrait, portray
 
 
 def test_a_portrait_is_what_the_model_says(study, results):

@@ -2,7 +2,7 @@
 
 import re
 
-from nbmf.experiments.claims import Verdict
+from nbmf.experiments.paper import Verdict
 from nbmf.experiments.report import as_html, bold, literal, table
 
 

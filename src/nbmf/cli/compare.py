@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from nbmf.cli.evaluate import check_test, fit_named, interval_in_words, number_option, option, reading_options
+from nbmf.cli.evaluate import check_test, fit_named, interval_in_words
 from nbmf.cli.options import (
     COMPARED,
     JUDGED,
+    Values,
     check_concentration,
-    data_argument,
-    data_options,
-    fit_options,
+    data_group,
+    fit_group,
     json_option,
+    number_option,
+    option,
     read_data,
     split_data,
-    split_options,
+    split_group,
 )
 from nbmf.cli.terminal import end_interrupted, sentences, show, show_json
 
 if TYPE_CHECKING:
     from nbmf.data.interactions import Interactions
-    from nbmf.evaluation import Comparison, Evaluation
-    from nbmf.experiments.engine import Event
-    from nbmf.experiments.tuned import Result, TunedComparison
+    from nbmf.evaluation import Comparison
 
-Settings = Mapping[str, Any]
+    Settings = Mapping[str, Mapping[str, Any] | None]  # of each model, after tuning
+    Compared = tuple[Comparison, dict[str, float], Settings]  # with the seconds of each model
 
 
 def _model_names(context: click.Context, option: click.Parameter, value: str) -> tuple[str, ...]:
@@ -45,7 +46,6 @@ def _model_names(context: click.Context, option: click.Parameter, value: str) ->
 
 
 @click.command(short_help="Compare how models rank held-out counts.")
-@data_argument
 @option(
     "--models",
     metavar="NAME,…",
@@ -71,152 +71,122 @@ def _model_names(context: click.Context, option: click.Parameter, value: str) ->
     show_default="nothing is kept",
     help="Keep every finished fit here: the same command resumes, and models, trials and starts can be added.",
 )
-@fit_options
-@split_options
-@data_options
+@fit_group
+@split_group
+@data_group
 @json_option
-def compare(data: str, models: tuple[str, ...], baseline: str | None, as_json: bool, **options: Any) -> None:
+@sentences()
+def compare(source: Values, settings: Values, splitting: Values, as_json: bool, **options: Any) -> None:
     """Fit several models to one part of DATA and compare how they rank the other part.
 
     Differences are taken user by user over the same 1,000 resamples of the users: an interval without 0 tells two
     models apart. With several starts a model is their mean, and its seconds their median. The options -k,
     --concentration, --max-iter and --tol apply to nbmf, averaged, poisson and binary; with --tune they are tried first.
     """
-    check_concentration(models, options["concentration"])
+    models, baseline, metric = options["models"], options["baseline"], options["metric"]
+    check_concentration(models, settings["concentration"])
     if baseline is not None and baseline not in models:
         raise click.UsageError(f"--baseline {baseline} is not among --models {','.join(models)}")
-    with sentences():
-        import nbmf  # noqa: PLC0415
-        from nbmf.experiments.baselines import Popularity, check_installed  # noqa: PLC0415
+    import nbmf  # noqa: PLC0415
+    from nbmf.experiments.baselines import Popularity, check_installed  # noqa: PLC0415
 
-        for name in models:
-            check_installed(name)
-        found = read_data(data, **reading_options(options))
-        train, held_out = split_data(found, options["split"], options["test_fraction"], options["seed"])
-        check_test(train, held_out)
-        # the model that needs no fit is evaluated first: it names an unknown metric before anything is fitted
-        metric = options["metric"]
-        nbmf.evaluate(Popularity(train), train, held_out, n_boot=1)[metric]
-        settings: Mapping[str, Settings | None] = {}
-        if options["n_trials"] is not None or options["folder"] is not None:
-            tuned, result = _tuned(train, held_out, _plan(models, options), options["folder"], baseline)
-            settings = tuned.settings if options["n_trials"] else {}
-            seconds = {name: tuned.seconds(name) for name in tuned.rows}
-        else:
-            results, seconds = _evaluated(train, held_out, models, options)
-            result = nbmf.compare(results, metric, baseline=baseline)
-        if as_json:
-            show_json({"metric": metric, "users": result.n_users, "models": _rows(result, seconds, settings)})
-        else:
-            _show_comparison(result, seconds)
-            _show_settings(result, settings)
+    for name in models:
+        check_installed(name)
+    found = read_data(**source, time=splitting["time"])
+    parts = split_data(found, splitting["split"], splitting["test_fraction"], settings["seed"])
+    check_test(*parts)
+    # the model that needs no fit is evaluated first: it names an unknown metric before anything is fitted
+    nbmf.evaluate(Popularity(parts[0]), *parts, n_boot=1)[metric]
+    in_processes = options["n_trials"] is not None or options["folder"] is not None
+    result, seconds, chosen = (_tuned if in_processes else _evaluated)(*parts, settings, options)
+    if as_json:
+        rows = [{**row, "seconds": seconds[row["name"]]} for row in result.rows()]
+        rows = [{**row, "settings": chosen[row["name"]]} for row in rows] if chosen else rows
+        show_json({"metric": metric, "users": result.n_users, "models": rows})
+    else:
+        _show(result, seconds, chosen)
 
 
-def _typed(options: Settings) -> dict[str, dict[str, Any]]:
+def _typed(settings: Values) -> dict[str, Values]:
     """Return the typed settings of our factor models under the names of the estimators."""
-    factors = {"n_components": options["components"], "max_iter": options["max_iter"], "tol": options["tol"]}
-    α = options["concentration"]
-    nbmf = {**factors, "concentration": 1.0 if α is None else α}
+    factors = {"n_components": settings["components"], "max_iter": settings["max_iter"], "tol": settings["tol"]}
+    nbmf = {**factors, "concentration": settings["concentration"] or 1.0}
     return {"nbmf": nbmf, "averaged": nbmf, "poisson": factors, "binary": factors}
 
 
-def _evaluated(
-    train: Interactions, test: Interactions, models: Sequence[str], options: Settings
-) -> tuple[dict[str, Evaluation | Sequence[Evaluation]], dict[str, float]]:
-    """Fit the models one after another in this process; return their evaluations and median seconds."""
+def _evaluated(train: Interactions, test: Interactions, settings: Values, options: Values) -> Compared:
+    """Fit the models one after another in this process."""
     from statistics import median  # noqa: PLC0415
 
     import nbmf  # noqa: PLC0415
     from nbmf.experiments.baselines import BASELINES  # noqa: PLC0415
     from nbmf.inference.progress import Stopwatch  # noqa: PLC0415
 
-    results: dict[str, Evaluation | Sequence[Evaluation]] = {}
-    seconds: dict[str, float] = {}
-    for name in models:
+    results, seconds = {}, {}
+    for name in options["models"]:
         evaluations, times = [], []
         for start in range(options["starts"] if BASELINES[name].random else 1):
             watch = Stopwatch()
-            model = _fit(name, train, {**options, "seed": options["seed"] + start})
+            model = _fit(name, train, {**settings, "seed": settings["seed"] + start})
             times.append(watch.seconds)
             evaluations.append(nbmf.evaluate(model, train, test))
         results[name], seconds[name] = evaluations, median(times)
-    return results, seconds
+    return nbmf.compare(results, options["metric"], baseline=options["baseline"]), seconds, {}
 
 
-def _fit(name: str, train: Interactions, options: Settings) -> Any:
+def _fit(name: str, train: Interactions, settings: Values) -> Any:
     """Return a fitted model; the models of `nbmf fit` show their progress, the others end with a line."""
     if name in JUDGED:
-        return fit_named(name, train, options)
+        return fit_named(name, train, settings)
     from nbmf.experiments.baselines import BASELINES  # noqa: PLC0415
-    from nbmf.experiments.pool import available_cores  # noqa: PLC0415
+    from nbmf.experiments.engine import available_cores  # noqa: PLC0415
     from nbmf.inference.progress import Stopwatch, in_words  # noqa: PLC0415
 
     watch, baseline = Stopwatch(), BASELINES[name]
-    settings = {**baseline.defaults, **_typed(options).get(name, {})}
-    model: Any = baseline.fit(train, options["seed"], available_cores(), **settings)
+    own = {**baseline.defaults, **_typed(settings).get(name, {})}
+    model: Any = baseline.fit(train, settings["seed"], available_cores(), **own)
     if any(member.ending_ == "interrupted" for member in getattr(model, "members_", ())):
         end_interrupted("nothing was evaluated")
     click.echo(f"{baseline.label}: fitted in {in_words(watch.seconds)}", err=True)
     return model
 
 
-def _plan(models: tuple[str, ...], options: Settings) -> TunedComparison:
-    from nbmf.experiments.tuned import TunedComparison  # noqa: PLC0415
-
-    budget = (options["n_trials"] or 0, options["starts"], options["seed"])
-    return TunedComparison(models, *budget, limit_s=None, goal=options["metric"], defaults=_typed(options))
-
-
-def _tuned(
-    train: Interactions, test: Interactions, plan: TunedComparison, folder: str | None, baseline: str | None
-) -> tuple[Result, Comparison]:
+def _tuned(train: Interactions, test: Interactions, settings: Values, options: Values) -> Compared:
     """Tune and compare in worker processes."""
-    from nbmf.experiments.tuned import compare_tuned, row_in_words  # noqa: PLC0415
+    from nbmf.experiments.engine import shown_by  # noqa: PLC0415
+    from nbmf.experiments.tuned import TunedComparison, compare_tuned, row_in_words  # noqa: PLC0415
     from nbmf.inference.progress import RunsProgress  # noqa: PLC0415
 
+    budget, folder = (options["n_trials"] or 0, options["starts"], settings["seed"], None), options["folder"]
+    plan = TunedComparison(options["models"], *budget, goal=options["metric"], defaults=_typed(settings))
     with TemporaryDirectory() as passing, RunsProgress("compare", what="fits") as progress:
-
-        def report(event: Event) -> None:
-            progress.report(event.n_done, event.n_jobs, event.share, row_in_words(event.row) if event.row else "")
-
+        place, report = folder or Path(passing, "fits"), shown_by(progress, row_in_words)
         try:
-            result = compare_tuned(train, test, plan, folder or Path(passing, "fits"), report=report)
+            tuned = compare_tuned(train, test, plan, place, report=report)
         except KeyboardInterrupt:
             if folder is None:
                 raise
             end_interrupted(f"finished fits are kept in {folder}, and the same command resumes there")
-        board = result.board(baseline)  # reads the folder, which may be a temporary one
-    for name, problem in result.problems().items():
+        board = tuned.board(options["baseline"])  # reads the folder, which may be a temporary one
+    for name, problem in tuned.problems().items():
         click.echo(f"note: {name} failed: {problem}", err=True)
-    return result, board
+    seconds = {name: tuned.seconds(name) for name in tuned.rows}
+    return board, seconds, tuned.settings if options["n_trials"] else {}
 
 
-def _rows(
-    result: Comparison, seconds: Mapping[str, float], settings: Mapping[str, Settings | None]
-) -> list[dict[str, Any]]:
-    """Return the comparison for JSON, with seconds and, after tuning, settings."""
-    rows = [{**row, "seconds": seconds[row["name"]]} for row in result.rows()]
-    return [{**row, "settings": settings[row["name"]]} if settings else row for row in rows]
-
-
-def _show_comparison(result: Comparison, seconds: Mapping[str, float]) -> None:
-    rows, several = [], any(contender.n_starts > 1 for contender in result)
-    for row in result.rows():
-        is_other = row["name"] != row["reference"]
-        difference = f"{row['difference']:+.4f}" if is_other else ""
-        apart = interval_in_words(row["difference_low"], row["difference_high"], "+.4f") if is_other else ""
-        spread = [f"{row['spread']:.4f}" if row["n_starts"] > 1 else ""] if several else []
-        mean, interval = f"{row['mean']:.4f}", interval_in_words(row["low"], row["high"])
-        time = f"{seconds[row['name']]:.2f}"
-        rows.append([row["name"], mean, interval, difference, apart, time, str(row["n_starts"]), *spread])
+def _show(result: Comparison, seconds: Mapping[str, float], settings: Settings) -> None:
+    rows, several = [], any(c.n_starts > 1 for c in result)
+    for c in result:
+        apart = f"{c.difference:+.4f}", interval_in_words(*c.difference_interval, "+.4f")
+        differences = ("", "") if c.name == result.reference else apart
+        spread = [f"{c.spread:.4f}" if c.n_starts > 1 else ""] if several else []
+        means, costs = (f"{c.mean:.4f}", interval_in_words(*c.interval)), (f"{seconds[c.name]:.2f}", str(c.n_starts))
+        rows.append([c.name, *means, *differences, *costs, *spread])
     title = f"{result.metric} of {result.n_users:,} users; differences to {result.reference}"
     columns = ["model", "mean", "95 % interval", "difference", "95 % interval", "seconds", "starts"]
     show(title, columns + ["sd of starts"] * several, rows)
-
-
-def _show_settings(result: Comparison, settings: Mapping[str, Settings | None]) -> None:
     if settings:
         from nbmf.experiments.tuned import settings_in_words  # noqa: PLC0415
 
-        rows = [[contender.name, settings_in_words(settings[contender.name] or {})] for contender in result]
-        show("The best settings on the counts set aside", ["model", "settings"], rows, left=2)
+        chosen = [[c.name, settings_in_words(settings[c.name] or {})] for c in result]
+        show("The best settings on the counts set aside", ["model", "settings"], chosen, left=2)

@@ -122,7 +122,7 @@ def _draw(study: Study, model: Any, household: Any, folder: Path) -> str:
     if find_spec("matplotlib") is None:
         return "For a figure of its exposures: pip install 'nbmf[plots]'"
     from nbmf.experiments.figures import of_user  # noqa: PLC0415
-    from nbmf.experiments.portrait import portray  # noqa: PLC0415
+    from nbmf.experiments.paper import portray  # noqa: PLC0415
 
     of_user(portray(study, model, household)).save(folder)
     return f"Its exposures, and what it has not bought yet: {folder / 'exposure.png'}"

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from functools import partial
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from nbmf.cli.options import (
     JUDGED,
-    check_concentration,
-    check_slim,
-    data_argument,
-    data_options,
-    fit_options,
+    Values,
+    check_model,
+    data_group,
+    file_option,
+    fit_group,
     json_option,
     make_model,
-    make_slim,
+    option,
     read_data,
     split_data,
-    split_options,
+    split_group,
 )
 from nbmf.cli.terminal import end_interrupted, sentences, show, show_json
 
@@ -29,68 +28,48 @@ if TYPE_CHECKING:
     from nbmf.data.interactions import Interactions
     from nbmf.evaluation import Evaluation
 
-
-option = partial(click.option, show_default=True)
-number_option = partial(option, metavar="N", type=click.IntRange(1))
-file_option = partial(option, metavar="FILE", type=click.Path())
+_KINDS = "Poisson, Poisson on binarized counts, popularity (number of users), or weights between items."
 
 
 @click.command(short_help="Say how well a model ranks held-out counts.")
-@data_argument
-@option(
-    "--model",
-    type=click.Choice((*JUDGED, "nbslim")),
-    default="nbmf",
-    help="Negative binomial, Poisson, Poisson on binarized counts, popularity (number of users), or weights between "
-    "items.",
-)
+@option("--model", type=click.Choice((*JUDGED, "nbslim")), default="nbmf", help=f"Negative binomial, {_KINDS}")
 @file_option("--model-file", show_default="a model is fitted", help="Saved model to evaluate; DATA is the test.")
 @file_option("--test", show_default="a part of DATA", help="File to test on; all of DATA is fitted.")
-@fit_options
-@split_options
-@data_options
+@fit_group
+@split_group
+@data_group
 @json_option
-def evaluate(data: str, model: str, test: str | None, model_file: str | None, as_json: bool, **options: Any) -> None:
+@sentences()
+def evaluate(source: Values, settings: Values, splitting: Values, model: str, as_json: bool, **files: Any) -> None:
     """Fit a model to one part of DATA and evaluate how well it ranks the other part.
 
     All items are ranked for each user, those of the fit last. NDCG is over the full ranking, and its relevance is the
     held-out count or whether the count is at least s; the other metrics look at the first 10 or 20 items. Intervals are
     over 1,000 resamples of the users.
     """
+    test, model_file = files["test"], files["model_file"]
     if test is not None and model_file is not None:
         raise click.UsageError("with --model-file the test is DATA; leave out --test")
-    if model == "nbslim":
-        check_slim("components", "max_iter", "tol")
+    check_model(model, settings["concentration"], "components", "max_iter", "tol")
+    import nbmf  # noqa: PLC0415
+
+    found, fitted = read_data(**source, time=splitting["time"]), None
+    if model_file is not None:
+        fitted = nbmf.load(model_file)
+        train = nbmf.Interactions(fitted.users_, fitted.items_, fitted.result_.counts)
+        held_out = _aligned(found, train, source["data"])
+    elif test is not None:
+        unfiltered = {**source, "data": test, "min_users": 0, "min_items": 0}
+        train, held_out = found, _aligned(read_data(**unfiltered), found, test)
     else:
-        check_concentration((model,), options["concentration"])
-    with sentences():
-        import nbmf  # noqa: PLC0415
-
-        reading = reading_options(options)
-        found = read_data(data, **reading)
-        fitted: Any = None
-        if model_file is not None:
-            fitted = nbmf.load(model_file)
-            train = nbmf.Interactions(fitted.users_, fitted.items_, fitted.result_.counts)
-            held_out = _aligned(found, train, data)
-        elif test is not None:
-            unfiltered = {**reading, "min_users": 0, "min_items": 0, "time": None}
-            train, held_out = found, _aligned(read_data(test, **unfiltered), found, test)
-        else:
-            train, held_out = split_data(found, options["split"], options["test_fraction"], options["seed"])
-        check_test(train, held_out)
-        if fitted is None:
-            fitted = fit_named(model, train, options)
-        result, name = nbmf.evaluate(fitted, train, held_out), type(fitted).__name__
-        if as_json:
-            show_json({"model": name, "users": result.n_users, "left_out": result.n_left_out, "metrics": result.rows()})
-        else:
-            _show_evaluation(name, result)
-
-
-def reading_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that say how to read the data."""
-    return {name: options[name] for name in ("user", "item", "count", "min_users", "min_items", "time")}
+        train, held_out = split_data(found, splitting["split"], splitting["test_fraction"], settings["seed"])
+    check_test(train, held_out)
+    fitted = fit_named(model, train, settings) if fitted is None else fitted
+    result, name = nbmf.evaluate(fitted, train, held_out), type(fitted).__name__
+    if as_json:
+        show_json({"model": name, "users": result.n_users, "left_out": result.n_left_out, "metrics": result.rows()})
+    else:
+        _show_evaluation(name, result)
 
 
 def check_test(train: Interactions, test: Interactions) -> None:
@@ -99,26 +78,21 @@ def check_test(train: Interactions, test: Interactions) -> None:
         raise ValueError("there is nothing to test on; a larger --test-fraction or another --split holds out more")
     n_fitted = int(((test.matrix != 0) * (train.matrix != 0)).nnz)
     if n_fitted == test.nnz:
-        raise ValueError(
-            "all test counts are in the data that was fitted, so there is nothing to find; test on other data, or "
-            "leave out --model-file and --test to hold out a part of DATA"
-        )
+        remedy = "test on other data, or leave out --model-file and --test to hold out a part of DATA"
+        raise ValueError(f"all test counts are in the data that was fitted, so there is nothing to find; {remedy}")
     if n_fitted:
         what = f"{n_fitted:,} of {test.nnz:,} test counts are of pairs that were fitted"
         click.echo(f"note: {what}; they are ranked last, like everything fitted", err=True)
 
 
-def fit_named(name: str, train: Interactions, options: Mapping[str, Any]) -> Any:
+def fit_named(name: str, train: Interactions, settings: Values) -> Any:
     """Return a fitted model; Ctrl-C ends the command."""
-    if name == "nbslim":
-        return make_slim(options["concentration"]).fit(train)
     if name == "popularity":
         from nbmf.experiments.baselines import Popularity  # noqa: PLC0415 (numba takes a second to import)
 
         return Popularity(train)
     warnings.filterwarnings("ignore", "fit interrupted")  # reported below
-    names = ("components", "concentration", "seed", "max_iter", "tol")
-    model = make_model(name, **{name: options[name] for name in names}).fit(train)
+    model = make_model(name, **settings).fit(train)
     if model.ending_ == "interrupted":
         end_interrupted("nothing was evaluated")
     return model
@@ -126,17 +100,15 @@ def fit_named(name: str, train: Interactions, options: Mapping[str, Any]) -> Any
 
 def _aligned(test: Interactions, train: Interactions, path: str) -> Interactions:
     """Return the test counts in the rows and columns of train; those of other users and items are left out."""
-    import numpy as np  # noqa: PLC0415
+    from nbmf.data.ids import Lookup, align  # noqa: PLC0415
 
-    from nbmf.experiments.study import aligned  # noqa: PLC0415
-
-    for what, theirs, ours in (("users", test.users, train.users), ("items", test.items, train.items)):
-        if not np.isin(theirs, ours).any():
-            raise ValueError(
-                f"{path}: none of its {what} is among those that were fitted (such as {theirs.tolist()[0]!r} and "
-                f"{ours.tolist()[0]!r}); name their column by --{what[:-1]}"
-            )
-    found = aligned(test, train)
+    ids = Lookup(train.users, "user"), Lookup(train.items, "item")
+    for known, theirs in zip(ids, (test.users, test.items), strict=True):
+        if not known.find(theirs)[1].any():
+            examples = f"{theirs.tolist()[0]!r} and {known.ids.tolist()[0]!r}"
+            none = f"none of its {known.what}s is among those that were fitted (such as {examples})"
+            raise ValueError(f"{path}: {none}; name their column by --{known.what}")
+    found = replace(train, matrix=align(test, *ids, unknown="ignore"), n_repeated=0, events=None)
     if found.nnz < test.nnz:
         what = f"{test.nnz - found.nnz:,} of {test.nnz:,} test counts are of users or items that were not fitted"
         click.echo(f"note: {what}; they are left out", err=True)

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import shlex
 import sys
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from nbmf.cli.evaluate import file_option, number_option, option
-from nbmf.cli.options import json_option
+from nbmf.cli.options import file_option, json_option, number_option, option
 from nbmf.cli.terminal import BadInputError, end_interrupted, sentences, show, show_json
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nbmf.experiments.engine import Event
     from nbmf.experiments.paper import Grid, Results
+    from nbmf.experiments.store import Row
     from nbmf.experiments.study import Study
 
+column_option = partial(option, metavar="COLUMN", show_default="recognised")
 
-def _whole_numbers(context: click.Context, option: click.Parameter, value: str) -> tuple[int, ...]:
+
+def _whole(context: click.Context, option: click.Parameter, value: str) -> tuple[int, ...]:
     """Whole numbers from 1, separated by commas."""
     parts = [part.strip() for part in value.split(",")]
     for part in parts:
@@ -36,18 +38,13 @@ def _whole_numbers(context: click.Context, option: click.Parameter, value: str) 
 @click.argument("data", required=False, type=click.Path())
 @option("-o", "--output", metavar="FOLDER", default="reproduced", help="Folder for results, figures and report.")
 @option(
-    "-k",
-    "--components",
-    metavar="K,K,…",
-    default="5,10,20,50,100,200",
-    callback=_whole_numbers,
-    help="Numbers of components.",
+    "-k", "--components", metavar="K,K,…", default="5,10,20,50,100,200", callback=_whole, help="Numbers of components."
 )
 @number_option("--starts", default=5, help="Random starts per model and K.")
 @number_option("--seed", default=0, type=click.IntRange(0), help="Seed of the first start.")
-@option("--user", metavar="COLUMN", show_default="recognised", help="Column of the users.")
-@option("--item", metavar="COLUMN", show_default="recognised", help="Column of the items.")
-@option("--count", metavar="COLUMN", show_default="recognised", help="Column of the counts.")
+@column_option("--user", help="Column of the users.")
+@column_option("--item", help="Column of the items.")
+@column_option("--count", help="Column of the counts.")
 @file_option(
     "--names",
     show_default="items.parquet beside DATA, if there is one",
@@ -82,11 +79,14 @@ def reproduce(data: str | None, output: str, portrait: str | None, as_json: bool
     with sentences():
         if find_spec("matplotlib") is None:
             raise BadInputError("the figures need Matplotlib: pip install 'nbmf[plots]'")
-        from nbmf.experiments.paper import Grid, open_store  # noqa: PLC0415 (numba takes a second to import)
-        from nbmf.experiments.portrait import row_of  # noqa: PLC0415
+        from nbmf.experiments.paper import Grid, open_store, row_of  # noqa: PLC0415 (numba takes a second to import)
+        from nbmf.experiments.study import open_study  # noqa: PLC0415
 
         grid = Grid(components=options["components"], n_starts=options["starts"], seed=options["seed"])
-        study = _open(data, options)
+        columns = {name: options[name] for name in ("user", "item", "count")}
+        chosen = {name: options[name] for name in ("split", "filtered", "names")}
+        study = open_study(data, columns=columns, seed=options["split_seed"], **chosen)
+        click.echo(f"{study.name}: {study.data}; held out: {study.split}", err=True)
         row_of(study, portrait)
         folder = open_store(study, grid, output).folder
     try:
@@ -96,52 +96,34 @@ def reproduce(data: str | None, output: str, portrait: str | None, as_json: bool
     _show(results, page, as_json)
 
 
-def _open(data: str | None, options: dict[str, Any]) -> Study:
-    from nbmf.experiments.study import open_study  # noqa: PLC0415
-
-    columns = {name: options[name] for name in ("user", "item", "count")}
-    chosen = {name: options[name] for name in ("split", "filtered", "names")}
-    study = open_study(data, columns=columns, seed=options["split_seed"], **chosen)
-    click.echo(f"{study.name}: {study.data}; held out: {study.split}", err=True)
-    return study
-
-
 def _run(study: Study, grid: Grid, folder: Path, portrait: str | None, workers: int | None) -> tuple[Results, Path]:
-    from nbmf.experiments.paper import run_grid  # noqa: PLC0415
-    from nbmf.experiments.pool import LostWorkerError, available_cores  # noqa: PLC0415
-    from nbmf.experiments.portrait import kept_portrait  # noqa: PLC0415
+    from nbmf.experiments.engine import LostWorkerError, available_cores, shown_by  # noqa: PLC0415
+    from nbmf.experiments.paper import kept_portrait, open_store, run_grid  # noqa: PLC0415
     from nbmf.experiments.report import write_report  # noqa: PLC0415
     from nbmf.inference.progress import RunsProgress, Stopwatch  # noqa: PLC0415
 
     watch, n_workers = Stopwatch(), workers or available_cores()
-    made: list[Event] = []
+    n_made = len(open_store(study, grid, folder).missing(grid.jobs()))
     try:
         with RunsProgress("reproduce", what="fits") as progress:
-
-            def report(event: Event) -> None:
-                made.extend([event] if event.row else [])
-                progress.report(event.n_done, event.n_jobs, event.share, _in_words(event))
-
+            report = shown_by(progress, _in_words)
             results = run_grid(study, grid, folder, n_workers=n_workers, report=report)
     except LostWorkerError as error:
         raise click.ClickException(f"{error}; finished fits are kept in {folder}") from error
-    last_run = f"The last run made {len(made)} in {watch.seconds:,.0f} s, {n_workers} at a time." if made else ""
+    last_run = f"The last run made {n_made} in {watch.seconds:,.0f} s, {n_workers} at a time." if n_made else ""
     command = shlex.join(["nbmf", *sys.argv[1:]])
     return results, write_report(results, kept_portrait(results, portrait), command, last_run)
 
 
-def _in_words(event: Event) -> str:
+def _in_words(row: Row) -> str:
     from nbmf.experiments.baselines import BASELINES  # noqa: PLC0415
 
-    row = event.row
-    if row is None:
-        return ""
     name = f"{BASELINES[row.job.model].label}, K = {row.job.settings['n_components']}, seed {row.job.seed}"
     return f"{name}: NDCG {row.means['ndcg_counts']:.4f} in {row.convergence['sweeps']} sweeps, {row.seconds:.1f} s"
 
 
 def _show(results: Results, page: Path, as_json: bool) -> None:
-    from nbmf.experiments.claims import all_claims  # noqa: PLC0415
+    from nbmf.experiments.paper import all_claims  # noqa: PLC0415
     from nbmf.experiments.report import best_on_counts, leaders  # noqa: PLC0415
 
     claims = all_claims(results)

@@ -74,15 +74,6 @@ class Zeros:
         sum_log_zeros(scores, self.train.shape[1], rows, *seen, *settings, self.totals[start : start + len(rows)])
 
 
-def plain(
-    scores: NDArray[Any], rows: Rows, concentration: NDArray[Any], train: sp.csr_array
-) -> tuple[Array, Array, NDArray[np.bool_]]:
-    """Return the intensities of some users, their concentrations, and which cells are not in train."""
-    μ = scores[:, : train.shape[1]].astype(np.float64)
-    α = concentration[rows] if len(concentration) > 1 else concentration
-    return μ, np.asarray(α, np.float64), np.asarray(train[rows].toarray() == 0)
-
-
 def check_intensities(scores: NDArray[Any]) -> None:
     """Raise ValueError unless all scores can be the mean of a count."""
     least = scores.min(initial=np.inf)

@@ -9,37 +9,29 @@ from typing import Any
 import numpy as np
 
 from nbmf.evaluation.evaluate import Evaluation
-from nbmf.evaluation.metrics import Array
-from nbmf.evaluation.resampling import check_boot, intervals, resampled_means
+from nbmf.evaluation.metrics import Array, check_whole
+from nbmf.evaluation.resampling import intervals, resampled_means
 from nbmf.evaluation.table import Table, as_text
+
+Evaluations = Evaluation | Sequence[Evaluation]
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One model of a comparison.
-
-    Attributes
-    ----------
-    mean, interval : float, tuple of float
-        Of the metric, averaged over the starts user by user.
-    difference, difference_interval : float, tuple of float
-        The mean minus that of the reference; an interval without 0 tells the two apart.
-    n_starts, spread : int, float
-        Number of starts, and the standard deviation of the mean between them (nan for a single start).
-    """
+    """One model of a comparison, averaged over its starts user by user."""
 
     name: str
     mean: float
     interval: tuple[float, float]
-    difference: float
-    difference_interval: tuple[float, float]
+    difference: float  # the mean minus that of the reference
+    difference_interval: tuple[float, float]  # without 0, it tells the two apart
     n_starts: int
-    spread: float
+    spread: float  # standard deviation of the mean between starts, nan for a single start
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Sequence[Contender], Table):
-    """Models, best first, with the difference of each to the reference on the same users."""
+    """Models by name or by place, best first, with the difference of each to the reference on the same users."""
 
     contenders: tuple[Contender, ...]
     metric: str
@@ -47,12 +39,12 @@ class Comparison(Sequence[Contender], Table):
     n_users: int
 
     def __getitem__(self, which: Any) -> Any:
-        if isinstance(which, str):
-            for contender in self.contenders:
-                if contender.name == which:
-                    return contender
-            raise KeyError(f"there is no {which!r}; there are {', '.join(c.name for c in self.contenders)}")
-        return self.contenders[which]
+        if not isinstance(which, str):
+            return self.contenders[which]
+        named = {contender.name: contender for contender in self.contenders}
+        if which not in named:
+            raise KeyError(f"there is no {which!r}; there are {', '.join(named)}")
+        return named[which]
 
     def __len__(self) -> int:
         return len(self.contenders)
@@ -68,24 +60,18 @@ class Comparison(Sequence[Contender], Table):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one plain dictionary per model."""
-        return [
-            {
-                "name": c.name,
-                "metric": self.metric,
-                "mean": c.mean,
-                **dict(zip(("low", "high"), c.interval, strict=True)),
-                "reference": self.reference,
-                "difference": c.difference,
-                **dict(zip(("difference_low", "difference_high"), c.difference_interval, strict=True)),
-                "n_starts": c.n_starts,
-                "spread": c.spread,
-            }
-            for c in self.contenders
-        ]
+        rows = []
+        for c in self.contenders:
+            low, high = c.interval
+            own = {"name": c.name, "metric": self.metric, "mean": c.mean, "low": low, "high": high}
+            low, high = c.difference_interval
+            apart = {"difference": c.difference, "difference_low": low, "difference_high": high}
+            rows.append({**own, "reference": self.reference, **apart, "n_starts": c.n_starts, "spread": c.spread})
+        return rows
 
 
 def compare(
-    results: Mapping[str, Evaluation | Sequence[Evaluation]],
+    results: Mapping[str, Evaluations],
     metric: str = "ndcg_counts",
     *,
     baseline: str | None = None,
@@ -97,33 +83,24 @@ def compare(
     Parameters
     ----------
     results : mapping
-        Evaluations by the models' names, all of the same train and test; a list of evaluations, from several random
-        starts of a model, is averaged user by user.
+        Evaluations of the same train and test by the models' names; a list, of several starts, is averaged by user.
     metric : str
         Name of a metric that has a value for each user.
     baseline : str, optional
-        Name of the model to which the others are compared; by default the best one.
+        Name of the model to which the others are compared, by default the best.
     n_boot, seed : int
         Number and seed of the resamples of users.
-
-    Returns
-    -------
-    Comparison
-        The contenders by name or by place, in decreasing order of their means.
 
     Examples
     --------
     >>> import nbmf
     >>> train, test = [[3, 0, 0], [0, 1, 0]], [[0, 4, 0], [1, 0, 1]]
     >>> ones = [[1.0], [1.0]]
-    >>> results = {
-    ...     name: nbmf.evaluate((ones, H), train, test)
-    ...     for name, H in {"good": [[3.0], [2.0], [1.0]], "bad": [[1.0], [2.0], [3.0]]}.items()
-    ... }
-    >>> round(nbmf.compare(results)["bad"].difference, 3)
+    >>> good, bad = (nbmf.evaluate((ones, H), train, test) for H in ([[3.0], [2.0], [1.0]], [[1.0], [2.0], [3.0]]))
+    >>> round(nbmf.compare({"good": good, "bad": bad})["bad"].difference, 3)
     -0.185
     """
-    check_boot(n_boot)
+    check_whole("n_boot", n_boot)
     values, starts = _gather(results, metric)
     if baseline is not None and baseline not in starts:
         raise KeyError(f"the baseline {baseline!r} is not among the results: {', '.join(starts)}")
@@ -135,41 +112,26 @@ def compare(
     reference = names.index(baseline) if baseline is not None else int(means.argmax())
     drawn = resampled_means(values, n_boot, seed)
     own, apart = intervals(drawn), intervals(drawn - drawn[:, [reference]])
-    contenders = [
-        Contender(
-            name,
-            float(means[n]),
-            own[n],
-            float(means[n] - means[reference]),
-            apart[n],
-            len(starts[name]),
-            float(np.std(starts[name], ddof=1)) if len(starts[name]) > 1 else float("nan"),
-        )
-        for n, name in enumerate(names)
-    ]
-    order = np.argsort(-means, kind="stable")
-    return Comparison(tuple(contenders[n] for n in order), metric, names[reference], int(judged.sum()))
+    contenders = []
+    for n in np.argsort(-means, kind="stable"):
+        of_starts = starts[names[n]]
+        spread = float(np.std(of_starts, ddof=1)) if len(of_starts) > 1 else float("nan")
+        difference = float(means[n] - means[reference])
+        contenders.append(Contender(names[n], float(means[n]), own[n], difference, apart[n], len(of_starts), spread))
+    return Comparison(tuple(contenders), metric, names[reference], int(judged.sum()))
 
 
-def _gather(
-    results: Mapping[str, Evaluation | Sequence[Evaluation]], metric: str
-) -> tuple[Array, dict[str, list[float]]]:
+def _gather(results: Mapping[str, Evaluations], metric: str) -> tuple[Array, dict[str, list[float]]]:
     """Return the values, users × models, averaged over the starts, and the mean of each start."""
-    columns: list[Array] = []
-    starts: dict[str, list[float]] = {}
-    known: tuple[str, Evaluation] | None = None
-    for name, result in results.items():
-        evaluations = [result] if isinstance(result, Evaluation) else list(result)
-        if not evaluations:
-            raise ValueError(f"{name!r} has no evaluation")
-        for evaluation in evaluations:
-            known = known or (name, evaluation)
-            if evaluation.data != known[1].data or not np.array_equal(evaluation.users, known[1].users):
-                raise ValueError(
-                    f"{known[0]!r} and {name!r} were evaluated on different data; use the same train and test"
-                )
-        columns.append(np.mean([evaluation[metric].per_user for evaluation in evaluations], axis=0))
-        starts[name] = [evaluation[metric].mean for evaluation in evaluations]
-    if not columns:
+    found = {name: [given] if isinstance(given, Evaluation) else list(given) for name, given in results.items()}
+    if not found:
         raise ValueError("there are no results to compare")
-    return np.stack(columns, axis=1), starts
+    first = next(iter(found))
+    for name, starts in found.items():
+        if not starts:
+            raise ValueError(f"{name!r} has no evaluation")
+        known = found[first][0]
+        if any(start.data != known.data or not np.array_equal(start.users, known.users) for start in starts):
+            raise ValueError(f"{first!r} and {name!r} were evaluated on different data; use the same train and test")
+    values = [np.mean([start[metric].per_user for start in starts], axis=0) for starts in found.values()]
+    return np.stack(values, axis=1), {name: [start[metric].mean for start in starts] for name, starts in found.items()}

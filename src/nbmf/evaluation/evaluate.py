@@ -17,18 +17,11 @@ from typing import Any, Protocol, TypedDict, Unpack, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from nbmf.data.ids import check_same
 from nbmf.data.interactions import Ids, Interactions
-from nbmf.estimators.ranking import FactorScores, ModelScores, Places, Report, Scores, Top, walk
-from nbmf.evaluation.metrics import (
-    Array,
-    Relevance,
-    Standings,
-    check_cutoff,
-    coverage,
-    popularity_rank,
-    popularity_ranks,
-)
-from nbmf.evaluation.resampling import Metric, check_boot, summaries
+from nbmf.estimators.ranking import FactorScores, ModelScores, Places, Report, Rows, Scores, Top, walk
+from nbmf.evaluation.metrics import Relevance, Standings, check_whole, coverage, popularity_rank, popularity_ranks
+from nbmf.evaluation.resampling import Metric, summaries
 from nbmf.evaluation.table import Table, as_text
 
 
@@ -65,8 +58,6 @@ class Evaluation(Mapping[str, Metric], Table):
 
     Attributes
     ----------
-    metrics : mapping
-        The metrics by name.
     users : array
         Ids of all users, in the order of every metric's `per_user`.
     n_users, n_left_out : int
@@ -84,8 +75,8 @@ class Evaluation(Mapping[str, Metric], Table):
     def __getitem__(self, name: str) -> Metric:
         if name not in self.metrics:
             near = get_close_matches(str(name), self.metrics, 1)
-            hint = f"did you mean {near[0]!r}?" if near else ""
-            raise KeyError(f"there is no metric {name!r}; {hint or 'there are ' + ', '.join(self.metrics)}")
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(self.metrics)}"
+            raise KeyError(f"there is no metric {name!r}; {hint}")
         return self.metrics[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -98,8 +89,7 @@ class Evaluation(Mapping[str, Metric], Table):
         title = f"Evaluation of {self.n_users:,} users ({self.n_left_out:,} without a test item left out)"
         rows = []
         for name, metric in self.items():
-            low, high = metric.interval
-            interval = "" if np.isnan(low) else f"{_figure(low)}, {_figure(high)}"
+            interval = "" if np.isnan(metric.interval[0]) else ", ".join(map(_figure, metric.interval))
             rows.append((name, _figure(metric.mean), interval, f"{metric.n_users:,}" if metric.n_users else ""))
         return as_text(title, ("", "mean", "95 % interval", "users"), rows)
 
@@ -128,16 +118,15 @@ def evaluate(
 ) -> Evaluation:
     """Rank all items for each user, those of `train` last, and see where those of `test` stand (§5 of the paper).
 
-    A metric's mean is over the users with a test item; `ndcg_at_least_s` is over those with one of count s or more.
-    Every metric is its expectation over all orders of items with equal scores, except `coverage` and
-    `popularity_rank`, which describe the list a user gets: there equal items come in the order of the data. Coverage is
-    not a mean over users and has no interval. A test item that the user also has in train is ranked last like all of
-    train.
+    Means are over the users with a test item, that of `ndcg_at_least_s` over those with one of count s or more. Metrics
+    are expectations over all orders of items with equal scores, except `coverage` and `popularity_rank`, where equal
+    items come in the order of the data. Coverage is not a mean over users and has no interval. A test item that is also
+    in train is ranked last.
 
     Parameters
     ----------
     model : estimator, object or pair of arrays
-        Fitted to train: `NBMF`, `PoissonMF`, anything with `user_factors_` and `item_factors_` or with a method
+        Fitted to train: anything with `user_factors_` and `item_factors_`, such as `NBMF`, or with a method
         `score_items(rows)` (rows of train → array len(rows) × n_items), or arrays (W, H).
     train, test : Interactions or matrix
         With the same users and items, as `Interactions.split` returns them.
@@ -153,7 +142,7 @@ def evaluate(
     n_threads : int, optional
         Number of threads, all cores by default. Results are identical for any number.
     report : callable, optional
-        Called with (users done, all users) as the work proceeds.
+        Called with (users done, all users).
 
     Returns
     -------
@@ -170,16 +159,17 @@ def evaluate(
     >>> result["ndcg_counts"].mean, result["recall_at_1"].per_user, result.n_left_out
     (1.0, array([1. , 0.5, nan]), 1)
     """
-    worth = _relevances(relevance)
-    cutoffs = _cutoffs(at)
-    check_boot(n_boot)
+    worth, cutoffs = _relevances(relevance), _as_sequence(at, (int, np.integer))
+    check_whole("n_boot", n_boot)
+    for k in cutoffs:
+        check_whole("the cut-off", k)
     known, held_out = as_interactions(train, test)
     scores = scores_of(model, known)
     rows = np.flatnonzero(np.diff(held_out.matrix.indptr))
     if not len(rows):
         raise ValueError("test has no count above 0, so there is nothing to evaluate")
     standings, best_items = _rank(scores, known, held_out, rows, cutoffs, walking)
-    per_user: dict[str, Array] = {name: standings.ndcg(function)[rows] for name, function in worth.items()}
+    per_user = {name: standings.ndcg(function)[rows] for name, function in worth.items()}
     overall: dict[str, float] = {}
     ranks = popularity_ranks(known.matrix)
     for k in cutoffs:
@@ -189,21 +179,14 @@ def evaluate(
         per_user[f"map_at_{k}"] = standings.average_precision(k)[rows]
         per_user[f"popularity_rank_at_{k}"] = popularity_rank(best_items[:, :k], ranks)
         overall[f"coverage_at_{k}"] = coverage(best_items[:, :k], known.n_items)
-    values = np.stack(list(per_user.values()), axis=1) if per_user else np.empty((len(rows), 0))
-    metrics = dict(zip(per_user, summaries(values, rows, known.n_users, n_boot, seed), strict=True))
+    metrics = summaries(per_user, rows, known.n_users, n_boot, seed)
     nobody = np.full(known.n_users, np.nan)
     metrics |= {name: Metric(value, (np.nan, np.nan), nobody, 0) for name, value in overall.items()}
-    left_out = known.n_users - len(rows)
-    return Evaluation(metrics, known.users, len(rows), left_out, fingerprint(known, held_out))
+    return Evaluation(metrics, known.users, len(rows), known.n_users - len(rows), fingerprint(known, held_out))
 
 
 def _rank(
-    scores: Scores,
-    train: Interactions,
-    test: Interactions,
-    rows: NDArray[np.intp],
-    cutoffs: Sequence[int],
-    walking: Walking,
+    scores: Scores, train: Interactions, test: Interactions, rows: Rows, cutoffs: Sequence[int], walking: Walking
 ) -> tuple[Standings, NDArray[np.intp]]:
     """Return where each test item stands, and the best items up to the largest cut-off, in one walk."""
     places = Places(test.matrix, train.matrix)
@@ -219,7 +202,7 @@ def _rank(
 
 
 def _relevances(relevance: Sequence[str | float]) -> dict[str, Relevance | None]:
-    """Return the relevance of a count for each metric's name."""
+    """Return the relevance of a count for each metric's name: the count itself (None), or 1[count ≥ s]."""
     found: dict[str, Relevance | None] = {}
     for kind in _as_sequence(relevance, (str, Real)):
         if kind == "counts":
@@ -234,34 +217,29 @@ def _relevances(relevance: Sequence[str | float]) -> dict[str, Relevance | None]
     return found
 
 
-def _at_least(s: float, count: Array) -> Array:
-    """rel_B of the paper."""
+def _at_least(s: float, count: NDArray[Any]) -> NDArray[Any]:
     return (count >= s).astype(np.float64)
 
 
-def _cutoffs(at: Sequence[int]) -> Sequence[int]:
-    cutoffs = _as_sequence(at, (int, np.integer))
-    for k in cutoffs:
-        check_cutoff(k)
-    return cutoffs
+def _as_sequence(value: Any, kind: tuple[type, ...]) -> Sequence[Any]:
+    return (value,) if isinstance(value, kind) else tuple(value)
 
 
 def as_interactions(train: Any, test: Any) -> tuple[Interactions, Interactions]:
     """Return both as Interactions, with the same users and items."""
-    known, held_out = (
-        data if isinstance(data, Interactions) else Interactions.from_matrix(data) for data in (train, test)
-    )
+    both = (train, test)
+    known, held_out = (part if isinstance(part, Interactions) else Interactions.from_matrix(part) for part in both)
     for what, ours, theirs in (("user", known.users, held_out.users), ("item", known.items, held_out.items)):
-        _check_same(what, "train", ours, "test", theirs, "take both from one data.split(…)")
+        check_same(what, ours, theirs, ("train", "test"), "take both from one data.split(…)")
     return known, held_out
 
 
 def scores_of(model: Judged, train: Interactions) -> Scores:
     """Return the model's scores after checking that it was fitted to train's users and items."""
-    for what, ours, name in (("user", train.users, "users_"), ("item", train.items, "items_")):
-        theirs = getattr(model, name, None)
+    for what, ours in (("user", train.users), ("item", train.items)):
+        theirs = getattr(model, f"{what}s_", None)
         if theirs is not None:
-            _check_same(what, "train", ours, "the model", theirs, "evaluate a model on the data it was fitted to")
+            check_same(what, ours, theirs, ("train", "the model"), "evaluate a model on the data it was fitted to")
     if isinstance(model, tuple | list):
         if len(model) != 2:
             raise TypeError(f"a model given as arrays is a pair (W, H); got {len(model)} arrays")
@@ -292,31 +270,10 @@ def _from_factors(users: ArrayLike, items: ArrayLike, train: Interactions) -> Fa
     return FactorScores(np.ascontiguousarray(W, dtype), np.ascontiguousarray(H, dtype))
 
 
-def _check_same(what: str, here: str, ours: Ids, there: str, theirs: Ids, remedy: str) -> None:
-    theirs = np.asarray(theirs)
-    if len(ours) != len(theirs):
-        raise ValueError(f"{here} has {len(ours)} {what}s and {there} has {len(theirs)}; {remedy}")
-    differ = np.flatnonzero(ours != theirs)
-    if len(differ):
-        n = int(differ[0])
-        raise ValueError(
-            f"{what} number {n} is {ours.tolist()[n]!r} in {here} and {theirs.tolist()[n]!r} in {there}; {remedy}"
-        )
-
-
 def fingerprint(*data: Interactions) -> str:
     """Return a hash of the counts, to tell whether two evaluations are of the same data."""
     digest = blake2b(digest_size=8)
-    for part in data:
-        for values, kind in (
-            (part.matrix.indptr, np.int64),
-            (part.matrix.indices, np.int64),
-            (part.matrix.data, float),
-        ):
+    for matrix in (part.matrix for part in data):
+        for values, kind in ((matrix.indptr, np.int64), (matrix.indices, np.int64), (matrix.data, float)):
             digest.update(np.ascontiguousarray(values, kind).data)
     return digest.hexdigest()
-
-
-def _as_sequence(value: Any, kind: type | tuple[type, ...]) -> Sequence[Any]:
-    """Return a single value as a tuple of one."""
-    return (value,) if isinstance(value, kind) else tuple(value)

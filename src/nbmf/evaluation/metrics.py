@@ -9,8 +9,6 @@ metric here is its expectation over all their orders, so that it does not depend
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -45,7 +43,8 @@ def ndcg(ranked_relevance: ArrayLike, k: int | None = None) -> float:
     relevance = np.asarray(ranked_relevance, np.float64)
     if relevance.ndim != 1 or not np.all((relevance >= 0) & np.isfinite(relevance)):
         raise ValueError("ranked_relevance must be one list of finite numbers from 0, best-ranked first")
-    check_cutoff(k)
+    if k is not None:
+        check_whole("the cut-off", k)
     gain = scaled_gains(relevance, relevance.max(initial=0.0))
     discount = discounts(len(gain))[:k]
     best = np.sort(gain)[::-1][:k] @ discount
@@ -74,57 +73,51 @@ def discounts(n: int) -> Array:
     return np.asarray(1 / np.log2(np.arange(2, n + 2)))
 
 
-def check_cutoff(k: int | None) -> None:
-    """Raise ValueError unless k is a whole number from 1, or None."""
-    if k is not None and (not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 1):
-        raise ValueError(f"the cut-off is {k!r}; it must be a whole number from 1")
+def check_whole(name: str, value: Any) -> None:
+    """Raise ValueError unless the value is a whole number from 1."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} is {value!r}; it must be a whole number from 1")
 
 
-@dataclass(frozen=True)
 class Standings:
     """Where every test item stands in its user's ranking, and the metrics that follow.
 
-    Metrics are arrays with a number for each user, nan for a user without a relevant item.
+    `test` has the test counts, users × items. For each of them, `above` is the number of items with a higher score and
+    `level` the number with the same score, itself included: it is equally likely in the places above + 1 … above +
+    level. Metrics are arrays with a number for each user, nan for a user without a relevant item.
 
-    Attributes
-    ----------
-    test : csr_array, users × items
-        The test counts.
-    above : array
-        For each stored count, the number of items with a higher score.
-    level : array
-        The number of items with the same score, itself included: its place is one of above + 1 … above + level, all
-        equally likely.
-
-    Examples
-    --------
     >>> test = sp.csr_array([[1, 0, 2], [0, 0, 0]])  # the first user has items 0 and 2
     >>> first_and_last = Standings(test, above=np.array([2, 0]), level=np.array([1, 1]))
     >>> first_and_last.recall(1), first_and_last.average_precision().round(3), first_and_last.ndcg().round(3)
     (array([0.5, nan]), array([0.833,   nan]), array([0.964,   nan]))
     """
 
-    test: sp.csr_array
-    above: NDArray[np.int64]
-    level: NDArray[np.int64]
+    def __init__(self, test: sp.csr_array, above: NDArray[np.int64], level: NDArray[np.int64]) -> None:
+        self.test, self.above, self.level = test, above, level
+        self._n_relevant: NDArray[Any] = np.diff(test.indptr)
+        self._user = np.repeat(np.arange(test.shape[0]), self._n_relevant)
+        self._count = np.asarray(test.data, np.float64)
+        # each user's test items in the best order, which is the same for every non-decreasing relevance
+        self._by_count = np.lexsort((-self._count, self._user))
+        first = test.indptr[self._user]
+        self._largest = self._by_count[first]  # for each test item, the position of its user's largest count
+        self._place = np.arange(len(first)) - first  # 0, 1, … of each user's test items in the best order
+        self._discount = discounts(test.shape[1])
 
     def ndcg(self, relevance: Relevance | None = None, k: int | None = None) -> Array:
-        """NDCG of the full ranking, or of its first k places.
-
-        `relevance` is a non-decreasing function of the test count; by default the count itself (rel_A).
-        """
+        """NDCG of the first k places; `relevance` is a non-decreasing function of the count, by default the count."""
         relevant = self._count if relevance is None else relevance(self._count)
         gain = scaled_gains(relevant, relevant[self._largest])
         best = self._sum(gain[self._by_count] * self._cut(self._place, k))
-        return _ratio(self._sum(gain * self._expected_discount(k)), best)
+        return ratio(self._sum(gain * self._expected_discount(k)), best)
 
     def recall(self, k: int) -> Array:
         """Share of the user's test items among the first k places."""
-        return _ratio(self._sum(self._probability_within(k)), self._n_relevant)
+        return ratio(self._sum(self._probability_within(k)), self._n_relevant)
 
     def precision(self, k: int) -> Array:
         """Share of the first k places that hold a test item."""
-        return _ratio(self._sum(self._probability_within(k)), np.where(self._n_relevant, k, 0))
+        return ratio(self._sum(self._probability_within(k)), np.where(self._n_relevant, k, 0))
 
     def average_precision(self, k: int | None = None) -> Array:
         """Mean precision at the places of the test items up to place k, divided by min(k, test items).
@@ -141,55 +134,19 @@ class Standings:
         user, a, l = user[start], a[start], l[start]  # noqa: E741
         r, b = np.diff(start, append=len(first)), start - self.test.indptr[user]
         end = a + l if k is None else np.clip(k, a, a + l)
-        harmonic = np.concatenate(([0.0], np.cumsum(1 / np.arange(1, self._n_items + 1))))
+        harmonic = np.concatenate(([0.0], np.cumsum(1 / np.arange(1, self.test.shape[1] + 1))))
         inverse = np.where(l > 1, harmonic[end] - harmonic[a], np.where(end > a, 1 / (a + 1), 0))  # Σ 1/p
         beside = (r - 1) / np.maximum(l - 1, 1) * ((end - a) - (a + 1) * inverse)
-        total = _sums(user, r / l * ((b + 1) * inverse + beside), self.test.shape[0])
-        return _ratio(total, self._n_relevant if k is None else np.minimum(k, self._n_relevant))
-
-    @property
-    def _n_items(self) -> int:
-        return int(self.test.shape[1])
-
-    @cached_property
-    def _count(self) -> Array:
-        return np.asarray(self.test.data, np.float64)
-
-    @cached_property
-    def _n_relevant(self) -> NDArray[np.intp]:
-        return np.asarray(np.diff(self.test.indptr), np.intp)
-
-    @cached_property
-    def _user(self) -> NDArray[np.intp]:
-        return np.repeat(np.arange(self.test.shape[0]), self._n_relevant)
-
-    @cached_property
-    def _by_count(self) -> NDArray[np.intp]:
-        """Each user's test items in the best order, which is the same for every non-decreasing relevance."""
-        return np.lexsort((-self._count, self._user))
-
-    @cached_property
-    def _largest(self) -> NDArray[np.intp]:
-        """For each test item, the position of its user's largest count."""
-        return np.asarray(self._by_count[self.test.indptr[self._user]])
-
-    @cached_property
-    def _place(self) -> NDArray[np.intp]:
-        """The places 0, 1, … of each user's test items in the best order."""
-        return np.asarray(np.arange(len(self._user)) - self.test.indptr[self._user])
-
-    @cached_property
-    def _discount(self) -> Array:
-        return discounts(self._n_items)
+        total = self._sum(r / l * ((b + 1) * inverse + beside), user)
+        return ratio(total, self._n_relevant if k is None else np.minimum(k, self._n_relevant))
 
     def _cut(self, place: NDArray[np.intp], k: int | None) -> Array:
         """Discounts of places, counted from 0; none from place k on."""
         return self._discount[place] if k is None else np.where(place < k, self._discount[place], 0.0)
 
     def _expected_discount(self, k: int | None) -> Array:
-        end = self._n_items if k is None else min(k, self._n_items)
-        sums = np.concatenate(([0.0], np.cumsum(self._discount[:end]), np.empty(self._n_items - end)))
-        sums[end + 1 :] = sums[end]
+        sums = np.concatenate(([0.0], np.cumsum(self._discount)))
+        sums = sums if k is None else sums[np.minimum(np.arange(len(sums)), k)]
         # the discount of a single place is looked up: a difference of two sums would lose digits
         tied = (sums[self.above + self.level] - sums[self.above]) / self.level
         return np.where(self.level == 1, self._cut(self.above, k), tied)
@@ -197,15 +154,12 @@ class Standings:
     def _probability_within(self, k: int) -> Array:
         return np.clip((k - self.above) / self.level, 0, 1)
 
-    def _sum(self, values: Array) -> Array:
-        return _sums(self._user, values, self.test.shape[0])
+    def _sum(self, values: Array, user: NDArray[np.intp] | None = None) -> Array:
+        user = self._user if user is None else user
+        return np.asarray(np.bincount(user, values, self.test.shape[0]), np.float64)
 
 
-def _sums(user: NDArray[np.intp], values: Array, n_users: int) -> Array:
-    return np.asarray(np.bincount(user, values, n_users), np.float64)
-
-
-def _ratio(numerator: Array, denominator: NDArray[Any]) -> Array:
+def ratio(numerator: Array, denominator: NDArray[Any]) -> Array:
     """Divide, with nan where the denominator is 0."""
     found = np.full(len(numerator), np.nan)
     np.divide(numerator, denominator, out=found, where=denominator > 0)
@@ -232,4 +186,4 @@ def popularity_ranks(train: sp.csr_array) -> Array:
 def popularity_rank(best_items: NDArray[np.intp], ranks: Array) -> Array:
     """Return the mean popularity rank of the items recommended to each user; nan if there are none."""
     given = best_items >= 0
-    return _ratio(np.where(given, ranks[best_items], 0).sum(axis=1), given.sum(axis=1))
+    return ratio(np.where(given, ranks[best_items], 0).sum(axis=1), given.sum(axis=1))

@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 from nbmf.backends.cpu.elementary import exp, log1p
 from nbmf.backends.cpu.kernels import compiled
 from nbmf.data.interactions import Interactions
-from nbmf.estimators.log_prob import check_intensities, log_probabilities, plain
+from nbmf.estimators.log_prob import check_intensities, log_probabilities
 from nbmf.estimators.ranking import Rows, walk, with_sorted_rows
 from nbmf.evaluation.evaluate import Judged, Walking, as_interactions, scores_of
-from nbmf.evaluation.resampling import Metric, check_boot, intervals, resampled_ratios
+from nbmf.evaluation.metrics import Array, check_whole, ratio
+from nbmf.evaluation.resampling import Metric, intervals, resampled_ratios
 from nbmf.evaluation.table import Table, as_text
 from nbmf.model.likelihood import Concentration, Likelihood, NegativeBinomial, Poisson
-
-Array = NDArray[np.float64]
 
 PIECE = 512  # cells whose probabilities of 0, 1, 2, … are computed side by side
 MOST_COUNTS = 100  # of a table; where p(0) < e^−700 underflows to 0, all these counts are about as improbable
@@ -44,19 +43,16 @@ def log_likelihood(
 
     Parameters
     ----------
-    model, train, test
+    model, train, test, n_boot, seed, n_threads, report
         As for `nbmf.evaluate`.
     concentration : float or array, optional
-        α of the model's likelihood, infinity for Poisson, or an array users × 1 or 1 × items; by default the model's
-        `concentration_`.
-    n_boot, seed, n_threads, report
-        As for `nbmf.evaluate`.
+        α of the likelihood, a number (infinity for Poisson) or an array users × 1 or 1 × items; by default the model's.
 
     Returns
     -------
     Metric
-        `mean` over the cells, `interval` over resampled users, and each user's own mean in `per_user`. If the model
-        considers a test count impossible (intensity 0) the mean is −∞ and has no interval.
+        `mean` over the cells, `interval` over resampled users, and each user's own mean in `per_user`. If a test count
+        is impossible (intensity 0) the mean is −∞ and has no interval.
 
     Examples
     --------
@@ -65,18 +61,15 @@ def log_likelihood(
     >>> round(found.mean, 3), round(float(np.log(2) - 2 - 1 - 1) / 3, 3)  # Poisson: y ln μ − μ − ln y!
     (-1.102, -1.102)
     """
-    check_boot(n_boot)
+    check_whole("n_boot", n_boot)
     known, held_out, likelihood = _prepare(model, train, test, concentration)
-    scores, n_users, n_items = scores_of(model, known), known.n_users, known.n_items
-    total = log_probabilities(likelihood, scores, held_out, known.matrix, **walking)
-    n_cells = n_items - np.diff(known.matrix.indptr)
-    judged = n_cells > 0
-    per_user = np.divide(total, n_cells, out=np.full(n_users, np.nan), where=judged)
-    mean = float(total.sum() / n_cells.sum()) if judged.any() else float("nan")
+    total = log_probabilities(likelihood, scores_of(model, known), held_out, known.matrix, **walking)
+    n_cells = known.n_items - np.diff(known.matrix.indptr)
+    mean = float(total.sum() / n_cells.sum()) if n_cells.any() else float("nan")
     interval = (float("nan"), float("nan"))
     if np.isfinite(mean):
         interval = intervals(resampled_ratios(total[:, None], n_cells[:, None].astype(np.float64), n_boot, seed))[0]
-    return Metric(mean, interval, per_user, int(judged.sum()))
+    return Metric(mean, interval, ratio(total, n_cells), int(np.count_nonzero(n_cells)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -86,7 +79,7 @@ class Calibration(Table):
     Attributes
     ----------
     labels : tuple of str
-        "0", "1", … and finally the tail, "> n_max".
+        "0", "1", … and the tail, "> n_max".
     observed, predicted : array
         Frequencies, which add up to 1.
     observed_if_taken, predicted_if_taken : array
@@ -106,19 +99,15 @@ class Calibration(Table):
     def rows(self) -> list[dict[str, Any]]:
         """Return one plain dictionary per count."""
         names = ("observed", "predicted", "observed_if_taken", "predicted_if_taken")
-        columns = zip(*(getattr(self, name).tolist() for name in names), strict=True)
-        return [
-            {"count": label, **dict(zip(names, row, strict=True))}
-            for label, row in zip(self.labels, columns, strict=True)
-        ]
+        columns = (getattr(self, name).tolist() for name in names)
+        return [dict(zip(("count", *names), row, strict=True)) for row in zip(self.labels, *columns, strict=True)]
 
     def __repr__(self) -> str:
         title = f"Calibration over {self.n_cells:,} cells of {self.n_users:,} users"
         head = ("count", "observed", "predicted", "if taken: observed", "predicted")
-        rows = [
-            [label, *("" if np.isnan(value) else f"{value:.6f}" for value in values)]
-            for label, *values in (row.values() for row in self.rows())
-        ]
+        rows = []
+        for label, *values in (row.values() for row in self.rows()):
+            rows.append([label, *("" if np.isnan(value) else f"{value:.6f}" for value in values)])
         return as_text(title, head, rows)
 
 
@@ -137,14 +126,12 @@ def calibration(
 
     Parameters
     ----------
-    model, train, test, concentration
+    model, train, test, concentration, n_threads, report
         As for `log_likelihood`; the counts must be whole numbers.
     n_max : int
         Largest count with a row of its own, 1 to 100.
     max_cells, seed : int
         If there are more cells than this, users drawn at random with this seed stand for all.
-    n_threads, report
-        As for `nbmf.evaluate`.
 
     Examples
     --------
@@ -155,10 +142,9 @@ def calibration(
     if not isinstance(n_max, int | np.integer) or not 1 <= n_max <= MOST_COUNTS:
         raise ValueError(f"n_max is {n_max!r}; it must be a whole number from 1 to {MOST_COUNTS}")
     known, held_out, likelihood = _prepare(model, train, test, concentration)
-    if np.any(held_out.data % 1):
-        raise ValueError(
-            f"test has the count {held_out.data[held_out.data % 1 != 0][0]}; only whole numbers can be tabulated"
-        )
+    broken = held_out.data[held_out.data % 1 != 0]
+    if len(broken):
+        raise ValueError(f"test has the count {broken[0]}; only whole numbers can be tabulated")
     scores, n_users = scores_of(model, known), known.n_users
     size = min(n_users, max(1, int(max_cells) // max(known.n_items, 1)))
     rows = np.sort(np.random.RandomState(seed).choice(n_users, size, replace=False))
@@ -177,8 +163,8 @@ def calibration(
 
 
 def _if_taken(frequency: Array) -> Array:
-    taken = frequency[1:].sum()
-    return np.concatenate(([np.nan], frequency[1:] / taken if taken > 0 else np.full(len(frequency) - 1, np.nan)))
+    with np.errstate(invalid="ignore"):  # 0/0 is nan: no count is taken
+        return np.append(np.nan, frequency[1:] / frequency[1:].sum())
 
 
 def _prepare(
@@ -186,46 +172,39 @@ def _prepare(
 ) -> tuple[Interactions, sp.csr_array, Likelihood]:
     """Return train, the test counts outside train (binarized for a model of binarized counts), and the likelihood."""
     known, held_out = as_interactions(train, test)
-    likelihood = _likelihood_of(model, concentration)
-    if getattr(model, "binarize", False):
-        held_out = held_out.binarize()
-    seen = sp.csr_array((np.ones(known.nnz, bool), known.matrix.indices, known.matrix.indptr), shape=known.matrix.shape)
-    counts = sp.csr_array(held_out.matrix - held_out.matrix * seen)
-    counts.eliminate_zeros()
-    return known, with_sorted_rows(counts), likelihood
-
-
-def _likelihood_of(model: Judged, concentration: Concentration | None) -> Likelihood:
-    """Return the model's likelihood, that of its `concentration_` unless another is given."""
     α = getattr(model, "concentration_", None) if concentration is None else concentration
     if α is None:
         raise TypeError(
             f"{type(model).__name__} has no concentration_, so its likelihood is unknown; "
             "give concentration=…, a positive number, or infinity for Poisson"
         )
-    return Poisson() if np.ndim(α) == 0 and α == np.inf else NegativeBinomial(α)
+    likelihood = Poisson() if np.ndim(α) == 0 and α == np.inf else NegativeBinomial(α)
+    tested = (held_out.binarize() if getattr(model, "binarize", False) else held_out).matrix
+    seen = sp.csr_array((np.ones(known.nnz, bool), known.matrix.indices, known.matrix.indptr), shape=known.matrix.shape)
+    counts = sp.csr_array(tested - tested * seen)
+    counts.eliminate_zeros()
+    return known, with_sorted_rows(counts), likelihood
 
 
 class Frequencies:
     """A visit that sums the probabilities of the counts 0 to n_max over each user's cells not in train."""
 
     def __init__(self, likelihood: Likelihood, train: sp.csr_array, n_users: int, n_max: int) -> None:
-        self.concentration, self.train = likelihood.concentration, train
-        self.totals = np.zeros((n_users, n_max + 1))
+        self.likelihood, self.train, self.totals = likelihood, train, np.zeros((n_users, n_max + 1))
 
     def __call__(self, start: int, rows: Rows, left: int, scores: NDArray[Any]) -> None:
         """Add the rows of scores of some users."""
         check_intensities(scores)
-        totals = self.totals[start : start + len(rows)]
-        if isinstance(self.concentration, np.ndarray):
-            μ, α, unseen = plain(scores, rows, self.concentration, self.train)
-            probability = np.exp(-α * np.log1p(μ / α))
-            for count in range(totals.shape[1]):
-                totals[:, count] = np.sum(probability, axis=1, where=unseen)
-                probability *= (α + count) / (count + 1) * μ / (α + μ)
+        totals, α = self.totals[start : start + len(rows)], self.likelihood.of_rows(rows).concentration
+        if not self.likelihood.varies:
+            seen = self.train.indptr, self.train.indices
+            sum_probabilities(scores, self.train.shape[1], rows, *seen, float(α), totals)
             return
-        seen = self.train.indptr, self.train.indices
-        sum_probabilities(scores, self.train.shape[1], rows, *seen, float(self.concentration), totals)
+        μ, unseen = scores[:, : self.train.shape[1]].astype(np.float64), self.train[rows].toarray() == 0
+        probability = np.exp(-α * np.log1p(μ / α))
+        for count in range(totals.shape[1]):
+            totals[:, count] = np.sum(probability, axis=1, where=unseen)
+            probability *= (α + count) / (count + 1) * μ / (α + μ)
 
 
 @compiled

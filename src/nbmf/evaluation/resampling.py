@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,8 +54,7 @@ def resampled_ratios(numerators: Array, denominators: Array, n_boot: int, seed: 
             for row in block:
                 row[:] = np.bincount(rng.randint(n_users, size=n_users), minlength=n_users)
             np.matmul(block, both, out=sums[start : start + len(block)])
-    with np.errstate(invalid="ignore"):
-        # 0/0 is nan: no user of the draw has the metric
+    with np.errstate(invalid="ignore"):  # 0/0 is nan: no user of the draw has the metric
         return np.asarray(sums[:, :n_metrics] / sums[:, n_metrics:])
 
 
@@ -66,28 +66,23 @@ def resampled_means(values: Array, n_boot: int, seed: int) -> Array:
 
 def intervals(means: Array) -> list[tuple[float, float]]:
     """Return the middle 95 % of each column; (nan, nan) for a column of nans."""
-    found = []
-    for column in means.T:
-        known = column[~np.isnan(column)]
-        low, high = np.quantile(known, ((1 - LEVEL) / 2, (1 + LEVEL) / 2)) if len(known) else (np.nan, np.nan)
-        found.append((float(low), float(high)))
-    return found
+    ends = (1 - LEVEL) / 2, (1 + LEVEL) / 2
+    known = [column[~np.isnan(column)] for column in means.T]
+    return [tuple(np.quantile(column, ends).tolist()) if len(column) else (np.nan, np.nan) for column in known]
 
 
-def summaries(values: Array, rows: NDArray[np.intp], n_users: int, n_boot: int, seed: int) -> list[Metric]:
-    """Return each column's mean and interval; `rows` are the positions of its values among n_users users."""
-    found = []
-    bounds = intervals(resampled_means(values, n_boot, seed))
-    for column, interval in zip(values.T, bounds, strict=True):
+def summaries(
+    values: Mapping[str, Array], rows: NDArray[np.intp], n_users: int, n_boot: int, seed: int
+) -> dict[str, Metric]:
+    """Return each metric's mean and interval; `rows` are the positions of its values among n_users users."""
+    if not values:
+        return {}
+    found = {}
+    bounds = intervals(resampled_means(np.stack(list(values.values()), axis=1), n_boot, seed))
+    for (name, column), interval in zip(values.items(), bounds, strict=True):
         known = ~np.isnan(column)
         per_user = np.full(n_users, np.nan)
         per_user[rows] = column
         mean = float(column[known].mean()) if known.any() else float("nan")
-        found.append(Metric(mean, interval, per_user, int(known.sum())))
+        found[name] = Metric(mean, interval, per_user, int(known.sum()))
     return found
-
-
-def check_boot(n_boot: int) -> None:
-    """Raise ValueError unless n_boot is a whole number from 1."""
-    if not isinstance(n_boot, int | np.integer) or n_boot < 1:
-        raise ValueError(f"n_boot is {n_boot!r}; it must be a whole number from 1")

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from nbmf.evaluation.evaluate import evaluate
+from nbmf.evaluation.metrics import check_whole
 from nbmf.evaluation.predictive import log_likelihood
 from nbmf.inference.run import Snapshot
 
@@ -18,7 +19,7 @@ class EarlyStopping:
 
     Parameters
     ----------
-    train, test : Interactions or matrix
+    train, test, n_threads
         As for `nbmf.evaluate`; train is what is fitted.
     metric : str
         "ndcg_counts", "ndcg_at_least_s", "ndcg_counts_at_k", "recall_at_k", "precision_at_k" or "map_at_k" of
@@ -27,8 +28,6 @@ class EarlyStopping:
         Number of evaluations without a new best that end the fit.
     every : int
         Sweeps between evaluations; the last sweep is always evaluated.
-    n_threads : int, optional
-        Number of threads, all cores by default.
 
     Attributes
     ----------
@@ -63,9 +62,8 @@ class EarlyStopping:
                 f"metric is {metric!r}; it must be 'log_likelihood', 'ndcg_counts', 'ndcg_at_least_s' or "
                 "'ndcg_counts_at_k', 'recall_at_k', 'precision_at_k', 'map_at_k' with whole numbers for s and k"
             )
-        for name, value in (("patience", patience), ("every", every)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} is {value!r}; it must be a whole number from 1")
+        check_whole("patience", patience)
+        check_whole("every", every)
         counts, least, cutoff = parts.groups()
         self.relevance = [counts] if counts else [int(least)] if least else []
         self.cutoffs = [int(cutoff)] if cutoff else []
@@ -90,17 +88,14 @@ class EarlyStopping:
         return self.best or last
 
     def _evaluate(self, snapshot: Snapshot) -> None:
-        value = self._value(snapshot)
-        if not self.history or value > max(value for _, value in self.history):
-            self.best = snapshot
-        self.history.append((snapshot.sweep, value))
-
-    def _value(self, snapshot: Snapshot) -> float:
         factors, data = (snapshot.user_factors, snapshot.item_factors), (self.train, self.test)
         if self.metric == "log_likelihood":
             α: Any = snapshot.state.model.likelihood.concentration
-            mean = log_likelihood(factors, *data, concentration=α, n_boot=1, n_threads=self.n_threads).mean
+            value = log_likelihood(factors, *data, concentration=α, n_boot=1, n_threads=self.n_threads).mean
         else:
             found = evaluate(factors, *data, self.relevance, at=self.cutoffs, n_boot=1, n_threads=self.n_threads)
-            mean = found[self.metric].mean
-        return -math.inf if math.isnan(mean) else mean
+            value = found[self.metric].mean
+        value = -math.inf if math.isnan(value) else value
+        if not self.history or value > max(earlier for _, earlier in self.history):
+            self.best = snapshot
+        self.history.append((snapshot.sweep, value))

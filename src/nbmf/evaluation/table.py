@@ -29,11 +29,6 @@ def as_text(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> s
     """
     lines = [head, *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    texts = (
-        "  ".join(
-            f"{cell:>{width}}" if n else f"{cell:<{width}}"
-            for n, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    )
-    return "\n".join([title, *(text.rstrip() for text in texts)])
+    forms = [f"{'>' if n else '<'}{width}" for n, width in enumerate(widths)]
+    texts = ("  ".join(map(format, line, forms)).rstrip() for line in lines)
+    return "\n".join([title, *texts])

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbmf.data.interactions import Interactions
 from nbmf.estimators.nbmf import NBMF
 from nbmf.evaluation.evaluate import fingerprint
+from nbmf.evaluation.metrics import check_whole
 from nbmf.evaluation.stopping import EarlyStopping
-
-if TYPE_CHECKING:
-    import optuna
 
 COLOR, BEST_COLOR = "#0072B2", "#D55E00"
 
@@ -24,10 +22,8 @@ class Tuning:
 
     Attributes
     ----------
-    best : dict
-        Settings of the best trial for `estimator(**best)`; max_iter is its best sweep and tol is 0.
-    value : float
-        Its held-out metric.
+    best, value : dict, float
+        Settings of the best trial for `estimator(**best)`, with its best sweep as max_iter and tol 0; and its metric.
     trials : list of dict
         One dictionary per finished trial, in order: number, value, sweeps and the settings.
     metric, estimator : str, type
@@ -82,15 +78,13 @@ class Search:
             if not 0 < least <= most:
                 raise ValueError(f"{name} is {(least, most)}; give a positive least value and one not below it")
 
-    def suggest(self, trial: optuna.trial.Trial, names: set[str]) -> dict[str, Any]:
+    def suggest(self, trial: Any, names: set[str]) -> dict[str, Any]:
         """Return the settings of a trial: those of `names` that can be searched."""
         found: dict[str, Any] = {}
         if "n_components" in names:
             found["n_components"] = trial.suggest_int("n_components", *self.components, log=True)
         ranges = {"concentration": self.concentrations, "user_shape": self.shapes, "item_shape": self.shapes}
-        for name in [name for name in ranges if name in names]:
-            found[name] = trial.suggest_float(name, *ranges[name], log=True)
-        return found
+        return found | {n: trial.suggest_float(n, *ends, log=True) for n, ends in ranges.items() if n in names}
 
 
 def tune(
@@ -124,15 +118,8 @@ def tune(
         Called after each trial with its number, n_trials and its row.
     components, concentrations, shapes : tuple, optional
         Smallest and largest value of each, by default (5, 200), (0.1, 10) and (0.1, 3); equal values fix it.
-    test_fraction : float, optional
-        Share of the non-zeros that is held out, by default 0.2.
-    seed : int, optional
-        Seed of the held-out part, the starts and the search, by default 0.
-
-    Returns
-    -------
-    Tuning
-        `best`, `value`, `trials` and `plot(path)`.
+    test_fraction, seed : float, int, optional
+        Share of the non-zeros that is held out, by default 0.2, and the seed of everything random, by default 0.
 
     Examples
     --------
@@ -143,8 +130,7 @@ def tune(
     >>> found.value == max(trial["value"] for trial in found.trials)
     True
     """
-    if not isinstance(n_trials, int) or n_trials < 1:
-        raise ValueError(f"n_trials is {n_trials!r}; it must be a whole number from 1")
+    check_whole("n_trials", n_trials)
     where = Search(**search)
     if not isinstance(data, Interactions):
         raise TypeError(f"data is a {type(data).__name__}; tune takes Interactions, as nbmf.read_interactions returns")
@@ -157,7 +143,7 @@ def tune(
     what = f"{fingerprint(train, valid)} {metric} {estimator.__name__} {sorted(given.items())!r}"
     trials = _study(study, what, where.seed)
 
-    def run(trial: optuna.trial.Trial) -> float:
+    def run(trial: Any) -> float:
         chosen = where.suggest(trial, known - set(given))
         stopping = EarlyStopping(train, valid, metric=metric, patience=4)
         model = estimator(**{"random_state": where.seed, **chosen, **given}).fit(train, stopping=stopping)
@@ -174,8 +160,8 @@ def tune(
     return Tuning(chosen, best["value"], finished, metric, estimator)
 
 
-def _study(path: str | Path | None, what: str, seed: int) -> optuna.Study:
-    """Open or create the file of the trials, and check that it belongs to the same data."""
+def _study(path: str | Path | None, what: str, seed: int) -> Any:
+    """Open or create optuna's study of the trials, and check that it belongs to the same data."""
     try:
         import optuna  # noqa: PLC0415 (an extra)
         from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock  # noqa: PLC0415
@@ -186,22 +172,18 @@ def _study(path: str | Path | None, what: str, seed: int) -> optuna.Study:
     if path is not None:
         lock = JournalFileOpenLock(str(path))  # the other lock makes links, which some file systems forbid
         storage = optuna.storages.JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
+    sampler = optuna.samplers.TPESampler(seed=seed)
     study = optuna.create_study(
-        storage=storage,
-        sampler=optuna.samplers.TPESampler(seed=seed),
-        study_name="nbmf",
-        direction="maximize",
-        load_if_exists=True,
+        storage=storage, sampler=sampler, study_name="nbmf", direction="maximize", load_if_exists=True
     )
-    known = study.user_attrs.get("what")
-    if known is None:
+    if "what" not in study.user_attrs:
         study.set_user_attr("what", what)
-    elif known != what:
+    elif study.user_attrs["what"] != what:
         raise ValueError(f"{path} holds a search on other data or with other settings; give another path")
     return study
 
 
-def _rows(study: optuna.Study) -> list[dict[str, Any]]:
+def _rows(study: Any) -> list[dict[str, Any]]:
     """Return the finished trials."""
     return [
         {"number": n, "value": trial.value, "sweeps": trial.user_attrs["sweeps"], **trial.params}

@@ -1,8 +1,7 @@
 """The models that can be compared: ours and the common alternatives, each fitted by a function of the same form.
 
-Every model gets the same counts. Models of real numbers may be given the counts, log(1 + count) or 0/1 as their
-input, whichever ranks best. Iterations are limited so that a dozen trials of every model take minutes on half a million
-non-zero counts.
+Models of real numbers may be given the counts, log(1 + count) or 0/1 as their input, whichever ranks best. Iterations
+are limited so that a dozen trials of every model take minutes on half a million non-zero counts.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, cast
 
@@ -32,11 +32,7 @@ Space = Mapping[str, tuple[Any, ...]]
 """The values to search for each setting: two numbers are the ends of a range, searched on a log scale and in whole
 numbers if both are; strings are the choices."""
 
-_FORMS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
-    "counts": lambda count: count,
-    "log1p": np.log1p,
-    "binary": np.ones_like,
-}
+_FORMS: dict[str, Callable[[Any], Any]] = {"counts": np.asarray, "log1p": np.log1p, "binary": np.ones_like}
 INPUTS = tuple(_FORMS)
 
 
@@ -88,13 +84,8 @@ def fit_knn(train: Interactions, seed: int, n_threads: int, *, neighbors: int, w
     """Fit item-based nearest neighbours (implicit)."""
     from implicit import nearest_neighbours as package  # noqa: PLC0415 (an extra)
 
-    kinds = {
-        "cosine": package.CosineRecommender,
-        "tfidf": package.TFIDFRecommender,
-        "bm25": package.BM25Recommender,
-    }
-    inputs = in_form(train, input)
-    model = kinds[weighting](K=neighbors, num_threads=n_threads)
+    kind = {"cosine": "CosineRecommender", "tfidf": "TFIDFRecommender", "bm25": "BM25Recommender"}[weighting]
+    inputs, model = in_form(train, input), getattr(package, kind)(K=neighbors, num_threads=n_threads)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Method expects CSR input")  # it makes the conversion itself
         model.fit(sp.csr_matrix(inputs), show_progress=False)
@@ -120,30 +111,18 @@ def ease_weights(inputs: sp.csr_array, penalty: float) -> Array:
     if failed or failed_too:
         raise ValueError(f"penalty {penalty} is too small for single precision; the matrix cannot be inverted")
     below = np.tril(inverse, -1)
-    weights = (below + below.T) / -np.diag(inverse)
-    return np.asarray(weights, np.float32)
+    return np.asarray((below + below.T) / -np.diag(inverse), np.float32)
 
 
-def fit_als(train: Interactions, seed: int, n_threads: int, *, input: str, **settings: Any) -> Judged:
-    """Fit weighted matrix factorization by alternating least squares (implicit)."""
-    from implicit.cpu.als import AlternatingLeastSquares  # noqa: PLC0415
-
-    make = partial(AlternatingLeastSquares, num_threads=n_threads, random_state=seed, **settings)
-    return _fit_implicit(make, in_form(train, input))
-
-
-def fit_bpr(train: Interactions, seed: int, n_threads: int, **settings: Any) -> Judged:
-    """Fit Bayesian personalized ranking (implicit), which ignores the counts' sizes."""
-    from implicit.cpu.bpr import BayesianPersonalizedRanking  # noqa: PLC0415
-
-    make = partial(BayesianPersonalizedRanking, num_threads=n_threads, random_state=seed, **settings)
-    return _fit_implicit(make, in_form(train, "binary"))
-
-
-def _fit_implicit(make: Callable[[], Any], inputs: sp.csr_array) -> Judged:
+def fit_implicit(
+    kind: str, train: Interactions, seed: int, n_threads: int, *, input: str = "binary", **settings: Any
+) -> Judged:
+    """Fit a factorization of the package implicit, given as module.Class."""
+    module, _, name = kind.rpartition(".")
+    make = getattr(import_module(module), name)
     with threadpool_limits(1, user_api="blas"):  # it has threads of its own, and warns of others
-        model = make()
-        model.fit(sp.csr_matrix(inputs), show_progress=False)
+        model = make(num_threads=n_threads, random_state=seed, **settings)
+        model.fit(sp.csr_matrix(in_form(train, input)), show_progress=False)
     return model.user_factors, model.item_factors
 
 
@@ -153,19 +132,15 @@ def fit_hpf(
     """Fit hierarchical Poisson factorization (hpfrec)."""
     import hpfrec  # noqa: PLC0415
 
-    matrix = in_form(train, input)
     model = hpfrec.HPF(
         k=components, maxiter=iterations, check_every=iterations, stop_crit="maxiter", ncores=n_threads,
         random_seed=seed + 1,  # it takes 0 for no seed
         reindex=False, verbose=False, keep_data=False, keep_all_objs=False, produce_dicts=False, **shapes,
     )  # fmt: skip
-    model.fit(matrix.tocoo())
-    return _as_many(model.Theta, train.n_users), _as_many(model.Beta, train.n_items)
-
-
-def _as_many(factors: Array, n: int) -> Array:
-    """Append rows of zeros for the last users or items if they have no count; hpfrec omits those."""
-    return np.vstack([factors, np.zeros((n - len(factors), factors.shape[1]), factors.dtype)])
+    model.fit(in_form(train, input).tocoo())
+    found = (model.Theta, train.n_users), (model.Beta, train.n_items)
+    users, items = (np.pad(rows, ((0, n - len(rows)), (0, 0))) for rows, n in found)  # it omits the last without counts
+    return users, items
 
 
 def fit_kl_nmf(
@@ -184,19 +159,9 @@ def fit_kl_nmf(
 
 
 def _fit_own(make: Callable[..., Any], train: Interactions, seed: int, n_threads: int, **settings: Any) -> Judged:
-    """Fit one of our estimators to the counts or to log(1 + count)."""
     form = settings.pop("input", "counts")
     data = train if form == "counts" else replace(train, matrix=in_form(train, form), events=None)
     return cast(Judged, make(random_state=seed, n_threads=n_threads, **settings).fit(data))
-
-
-def _averaged(random_state: int, **settings: Any) -> Averaged:
-    return Averaged(NBMF(**settings), n_runs=5, random_state=random_state)
-
-
-def fit_nbslim(train: Interactions, seed: int, n_threads: int, **settings: Any) -> Judged:
-    """Fit weights between items by the negative binomial likelihood."""
-    return NBSLIM(n_threads=n_threads, **settings).fit(train)
 
 
 def check_installed(model: str) -> None:
@@ -207,8 +172,7 @@ def check_installed(model: str) -> None:
 
 
 def _own_defaults(estimator: Any, *names: str) -> dict[str, Any]:
-    settings = estimator.get_params(deep=False)
-    return {name: settings[name] for name in names}
+    return {name: estimator.get_params(deep=False)[name] for name in names}
 
 
 _PF_SPACE: Space = {
@@ -247,8 +211,8 @@ BASELINES: dict[str, Baseline] = {
         random=False,
     ),
     "als": Baseline(
-        "ALS",
-        fit_als,
+        "ALS",  # weighted matrix factorization by alternating least squares
+        partial(fit_implicit, "implicit.cpu.als.AlternatingLeastSquares"),
         {"factors": 100, "regularization": 0.01, "alpha": 1.0, "iterations": 15, "input": "counts"},
         {
             "factors": (20, 200),
@@ -260,8 +224,8 @@ BASELINES: dict[str, Baseline] = {
         package="implicit",
     ),
     "bpr": Baseline(
-        "BPR",
-        fit_bpr,
+        "BPR",  # Bayesian personalized ranking, which ignores the counts' sizes
+        partial(fit_implicit, "implicit.cpu.bpr.BayesianPersonalizedRanking"),
         {"factors": 100, "learning_rate": 0.01, "regularization": 0.01, "iterations": 100},
         {"factors": (10, 200), "learning_rate": (0.003, 0.1), "regularization": (0.001, 0.5), "iterations": (20, 200)},
         package="implicit",
@@ -284,10 +248,16 @@ BASELINES: dict[str, Baseline] = {
     "nbmf": Baseline("NBMF", partial(_fit_own, NBMF), _NB_DEFAULTS, _NB_SPACE),
     "averaged": Baseline(
         "NBMF, 5 starts averaged",
-        partial(_fit_own, _averaged),
+        partial(_fit_own, lambda random_state, **own: Averaged(NBMF(**own), n_runs=5, random_state=random_state)),
         _NB_DEFAULTS,
         {**_NB_SPACE, "n_components": (5, 100), "max_iter": (30, 150)},
     ),
-    "nbslim": Baseline("NBSLIM", fit_nbslim, _own_defaults(NBSLIM(), *_SLIM_SPACE), _SLIM_SPACE, random=False),
+    "nbslim": Baseline(
+        "NBSLIM",
+        lambda train, seed, n_threads, **own: NBSLIM(n_threads=n_threads, **own).fit(train),
+        _own_defaults(NBSLIM(), *_SLIM_SPACE),
+        _SLIM_SPACE,
+        random=False,
+    ),
 }
 """The models by the names typed on the command line."""

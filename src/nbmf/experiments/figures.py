@@ -1,7 +1,7 @@
 """The figures of the paper, drawn from results and written as PNG and PDF.
 
-Sizes are those of print: a column is 3.4 inches wide, and no text is smaller than 6.5 points. The colours are those of
-Okabe and Ito, and no two lines differ by colour alone.
+Sizes are those of print, and no text is smaller than 6.5 points. The colours are those of Okabe and Ito, and no two
+lines differ by colour alone.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nbmf.experiments.engine import Level
-from nbmf.experiments.paper import LABELS, Entry, Results, at_least
-from nbmf.experiments.portrait import Portrait
+from nbmf.experiments.paper import LABELS, Entry, Portrait, Results, at_least
 from nbmf.experiments.store import write_whole
 from nbmf.experiments.study import Study
 from nbmf.model.likelihood import NegativeBinomial, Poisson, divergence, log_probability
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMN = 3.4  # inches
-DPI = 200
 BLACK, BLUE, GREEN, VERMILLION = "#000000", "#0072B2", "#009E73", "#D55E00"
 LETTERS, N_NUMBERED = "abcdef", 6
 N_MARKED = 3  # of the numbered items; the first ranks stand far enough apart on a logarithmic axis
@@ -38,17 +36,12 @@ MEAN_COUNT = 5.0  # of the mass functions
 INTENSITY = 1.0  # b of d_α(a|b), as in the paper
 STYLE = Path(__file__).with_suffix(".mplstyle")
 
-
-class Look(NamedTuple):
-    """What distinguishes a line from others, under Matplotlib's names."""
-
-    color: str
-    marker: str
-    linestyle: str
-
-
-LOOKS = {"nbmf": Look(BLUE, "o", "-"), "pf": Look(VERMILLION, "s", "--"), "binarized_pf": Look(GREEN, "^", "-.")}
-_CURVES = (*LOOKS.values(), Look(BLACK, "x", ":"))
+Lines = Mapping[str, Mapping[int, Level]]  # by model and place on the axis
+_CURVES = [
+    {"color": color, "marker": marker, "linestyle": line}
+    for color, marker, line in ((BLUE, "o", "-"), (VERMILLION, "s", "--"), (GREEN, "^", "-."), (BLACK, "x", ":"))
+]
+LOOKS = dict(zip(LABELS, _CURVES, strict=False))
 
 
 @dataclass(frozen=True)
@@ -67,35 +60,20 @@ class Picture:
             figure = self.draw()
             for kind, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):
                 content = io.BytesIO()
-                figure.savefig(content, format=kind, dpi=DPI, metadata=metadata)
+                figure.savefig(content, format=kind, dpi=200, metadata=metadata)
                 write_whole(folder / f"{self.name}.{kind}", content.getvalue())
 
 
-def all_pictures(results: Results, portrait: Portrait | None) -> list[Picture]:
+def all_pictures(results: Results, portrait: Portrait) -> list[Picture]:
     """Return all figures of a report, in its order."""
-    found = [by_components(results), by_threshold(results)]
-    if portrait is not None:
-        found.append(of_user(portrait))
-    # Figure histo_cumul: the sizes of the non-zero counts
-    histogram = Picture("histogram", lambda: _draw_histogram(results.study))
-    return [*found, histogram, mass_functions(), divergences()]
-
-
-def by_components(results: Results) -> Picture:
-    """Figure map_k: NDCG with rel_A against K."""
-    grid = results.grid
-    lines = {model: {K: results.level(Entry(model, K)) for K in grid.components} for model in grid.models}
-    labels = ("number of components K", "NDCG, relevance = count")
-    return Picture("ndcg_by_components", lambda: _draw_levels(lines, LABELS, *labels))
-
-
-def by_threshold(results: Results) -> Picture:
-    """Figure map threshold: NDCG with rel_B against s, each model at its best K."""
-    chosen = results.chosen()
-    lines = {e.model: {s: results.level(e, at_least(s)) for s in results.grid.thresholds} for e in chosen}
-    names = {entry.model: f"{LABELS[entry.model]}, K = {entry.n_components}" for entry in chosen}
-    labels = ("threshold s", "NDCG, relevance = 1[count ≥ s]")
-    return Picture("ndcg_by_threshold", lambda: _draw_levels(lines, names, *labels))
+    return [
+        Picture("ndcg_by_components", lambda: _draw_by_components(results)),
+        Picture("ndcg_by_threshold", lambda: _draw_by_threshold(results)),
+        of_user(portrait),
+        Picture("histogram", lambda: _draw_histogram(results.study)),
+        Picture("mass_functions", _draw_mass_functions),
+        Picture("divergences", _draw_divergences),
+    ]
 
 
 def of_user(portrait: Portrait) -> Picture:
@@ -103,39 +81,50 @@ def of_user(portrait: Portrait) -> Picture:
     return Picture("exposure", lambda: _draw_portrait(portrait))
 
 
-def mass_functions() -> Picture:
+def _figure(height: float, n_columns: int = 1) -> tuple[Figure, Any]:
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(COLUMN, height), layout="constrained")
+    return figure, figure.subplots(1, n_columns)
+
+
+def _draw_by_components(results: Results) -> Figure:
+    """Figure map_k: NDCG with rel_A against K."""
+    grid = results.grid
+    lines = {model: {K: results.level(Entry(model, K)) for K in grid.components} for model in grid.models}
+    return _draw_levels(lines, LABELS, "number of components K", "NDCG, relevance = count")
+
+
+def _draw_by_threshold(results: Results) -> Figure:
+    """Figure map threshold: NDCG with rel_B against s, each model at its best K."""
+    chosen = results.chosen()
+    lines = {e.model: {s: results.level(e, at_least(s)) for s in results.grid.thresholds} for e in chosen}
+    names = {entry.model: f"{LABELS[entry.model]}, K = {entry.n_components}" for entry in chosen}
+    return _draw_levels(lines, names, "threshold s", "NDCG, relevance = 1[count ≥ s]")
+
+
+def _draw_mass_functions() -> Figure:
     """Figure of §2.1: the negative binomial's mass function for several α, with Poisson as α = ∞."""
     counts, mean = np.arange(16), np.full(16, MEAN_COUNT)
     likelihoods = {α: Poisson() if α == math.inf else NegativeBinomial(α) for α in CONCENTRATIONS}
     curves = {α: np.exp(log_probability(likelihood, counts, mean)) for α, likelihood in likelihoods.items()}
-    labels = ("count y", f"probability of y, mean {MEAN_COUNT:g}")
-    return Picture("mass_functions", lambda: _draw_curves(counts, curves, "Poisson", *labels))
+    return _draw_curves(counts, curves, "Poisson", "count y", f"probability of y, mean {MEAN_COUNT:g}")
 
 
-def divergences() -> Picture:
+def _draw_divergences() -> Figure:
     """Figure div_nbf: d_α(a|b) against a for several α, with Kullback-Leibler's as α = ∞."""
     counts = np.linspace(0, 5, 201)
     curves = {α: divergence(α, counts, np.full(len(counts), INTENSITY)) for α in CONCENTRATIONS}
-    labels = ("a", f"d$_α$(a | b = {INTENSITY:g})  (nats)")
-    return Picture("divergences", lambda: _draw_curves(counts, curves, "Kullback-Leibler", *labels))
+    return _draw_curves(counts, curves, "Kullback-Leibler", "a", f"d$_α$(a | b = {INTENSITY:g})  (nats)")
 
 
-def _figure(height: float) -> Figure:
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    return Figure(figsize=(COLUMN, height), layout="constrained")
-
-
-def _draw_levels(
-    lines: Mapping[str, Mapping[int, Level]], names: Mapping[str, str], xlabel: str, ylabel: str
-) -> Figure:
+def _draw_levels(lines: Lines, names: Mapping[str, str], xlabel: str, ylabel: str) -> Figure:
     """Draw one line per model with error bars of one standard deviation over starts."""
-    figure = _figure(2.5)
-    axes = figure.subplots()
+    figure, axes = _figure(2.5)
     for model, levels in lines.items():
         x = sorted(levels)
         mean, sd = zip(*(levels[place] for place in x), strict=True)
-        axes.errorbar(x, mean, yerr=np.nan_to_num(sd), capsize=2, label=names[model], **LOOKS[model]._asdict())
+        axes.errorbar(x, mean, yerr=np.nan_to_num(sd), capsize=2, label=names[model], **LOOKS[model])
     ticks = sorted({x for levels in lines.values() for x in levels})
     axes.set(xscale="log", xlabel=xlabel, ylabel=ylabel)
     axes.set_xticks(ticks, [str(x) for x in ticks], minor=False)
@@ -148,11 +137,10 @@ def _draw_levels(
 
 def _draw_curves(counts: Any, curves: Mapping[float, Any], limit: str, xlabel: str, ylabel: str) -> Figure:
     """Draw one curve per α; `limit` names the one at infinity."""
-    figure = _figure(2.5)
-    axes = figure.subplots()
+    figure, axes = _figure(2.5)
     for look, (α, values) in zip(_CURVES, curves.items(), strict=True):
         label = f"α = ∞ ({limit})" if α == math.inf else f"α = {α:g}"
-        axes.plot(counts, values, label=label, markevery=max(1, len(counts) // 15), **look._asdict())
+        axes.plot(counts, values, label=label, markevery=max(1, len(counts) // 15), **look)
     axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(0, None))
     axes.grid(True, axis="y")
     axes.legend()
@@ -162,8 +150,7 @@ def _draw_curves(counts: Any, curves: Mapping[float, Any], limit: str, xlabel: s
 def _draw_histogram(study: Study) -> Figure:
     from matplotlib.ticker import PercentFormatter  # noqa: PLC0415
 
-    figure = _figure(2.1)
-    axes = figure.subplots()
+    figure, axes = _figure(2.1)
     sizes, numbers = np.unique(study.data.matrix.data, return_counts=True)
     axes.step(sizes, numbers[::-1].cumsum()[::-1] / numbers.sum(), where="pre", color=BLUE)
     axes.set(xscale="log", ylim=(0, 1.05), xlabel="count y", ylabel="non-zero counts\nof at least y")
@@ -185,12 +172,9 @@ def _draw_portrait(one: Portrait) -> Figure:
     key += [f"  {letter}  {_cut(one.taken[n])}" for letter, n in lettered.items()]
     key += ["Unseen items: the best scores, by rank", *(f"  {n + 1}  {_cut(one.unseen[n])}" for n in numbered)]
     below = KEY_LINE * (len(key) + 0.5)
-    figure = _figure(AXES_HEIGHT + below)
+    figure, (left, right) = _figure(AXES_HEIGHT + below, 2)
     share = below / (AXES_HEIGHT + below)
-    engine = figure.get_layout_engine()
-    assert engine is not None
-    engine.set(rect=(0, share, 1, 1 - share), wspace=0.06)  # type: ignore[call-arg]
-    left, right = figure.subplots(1, 2)
+    figure.get_layout_engine().set(rect=(0, share, 1, 1 - share), wspace=0.06)  # type: ignore[union-attr, call-arg]
     _draw_taken(left, one, lettered)
     _draw_unseen(right, one, numbered)
     figure.text(0.03, share, "\n".join(key), va="top", fontsize=KEY_SIZE, linespacing=1.3)
@@ -239,13 +223,11 @@ def _extremes(one: Portrait) -> list[int]:
 
 
 def _on_unit_axis(values: Sequence[float]) -> Any:
-    """Return positions on a logarithmic axis of length 1, but for an offset."""
     logarithms = np.log(values)
     return logarithms / (np.ptp(logarithms) or 1.0) if len(values) else logarithms
 
 
 def _cut(name: str) -> str:
-    """Return as much of a name as fits into a line of the key."""
     from matplotlib.textpath import TextPath  # noqa: PLC0415
 
     while TextPath((0, 0), name, size=KEY_SIZE).get_extents().width > 72 * KEY_WIDTH:

@@ -18,17 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from nbmf.experiments.claims import PAPER_MAXIMA, Claim, Verdict, all_claims, data_shares
+from nbmf.experiments import paper
 from nbmf.experiments.engine import Level
 from nbmf.experiments.figures import all_pictures
-from nbmf.experiments.paper import LABELS, REL_A, Entry, Results, at_least
-from nbmf.experiments.portrait import Portrait
+from nbmf.experiments.paper import LABELS, REL_A, Claim, Entry, Portrait, Results, at_least
 from nbmf.experiments.store import Row, write_whole
 
 PACKAGES = ("nbmf", "numpy", "scipy", "numba", "scikit-learn", "matplotlib")
 SHORT = 24  # characters that stay on one line of a table
-PAGE, TEXT = (Path(__file__).with_suffix(suffix) for suffix in (".html", ".md"))
-PORTRAIT = Path(__file__).with_name("portrait.md")
 
 
 # Markdown and HTML ---------------------------------------------------------------------------------------------------
@@ -60,69 +57,62 @@ def as_html(title: str, markdown: str, folder: Path) -> str:
 
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(markdown)
     body = re.sub(r'src="(figures/\w+\.png)"', embed, body)
-    for verdict in Verdict:
+    for verdict in paper.Verdict:
         shown = f'<td class="verdict {verdict.replace(" ", "-")}">{verdict}</td>'
         body = body.replace(f"<td><strong>{verdict}</strong></td>", shown)
     body = re.sub(rf"<td>([^<]{{1,{SHORT}}})</td>", r'<td class="short">\1</td>', body)
-    return Template(PAGE.read_text(encoding="utf-8")).substitute(title=escape(title), body=body)
+    return _filled("report.html", title=escape(title), body=body)
+
+
+def _filled(template: str, **parts: str) -> str:
+    return Template(Path(__file__).with_name(template).read_text(encoding="utf-8")).substitute(parts)
 
 
 # the report ----------------------------------------------------------------------------------------------------------
 
 
-def write_report(results: Results, portrait: Portrait | None, command: str, last_run: str = "") -> Path:
-    """Draw the figures and write report.md and report.html, whose path is returned, into the experiment's folder.
-
-    `command` is what was typed, and `last_run` a sentence about the fits it made.
-    """
+def write_report(results: Results, portrait: Portrait, command: str, last_run: str = "") -> Path:
+    """Draw the figures and write report.md and report.html, whose path is returned, into the experiment's folder."""
     folder = results.store.folder
     for picture in all_pictures(results, portrait):
         picture.save(folder / "figures")
     title = f"Negative binomial matrix factorization on {results.study.name}"
-    text = Template(TEXT.read_text(encoding="utf-8")).substitute(
-        title=literal(title),
-        one_user=_one_user(portrait),
-        **tables(results),
-        **words(results),
-        last_run=last_run,
-        command=command.replace("\n", "\n    "),
-    )
+    user = f"User {portrait.user}, by {portrait.model} (K = {portrait.n_components})."
+    parts = {**_tables(results), **_words(results), "user": literal(user), "last_run": last_run}
+    text = _filled("report.md", title=literal(title), command=command.replace("\n", "\n    "), **parts)
     text = re.sub(r"\n{3,}", "\n\n", text)  # where a part is missing
     write_whole(folder / "report.md", text)
     write_whole(folder / "report.html", as_html(title, text, folder))
     return folder / "report.html"
 
 
-def tables(results: Results) -> dict[str, str]:
-    """Return the tables by their names in the template."""
-    claims, chosen = all_claims(results), results.chosen()
-    return {
-        "claims": claims_table(claims),
-        "comparisons": comparisons_table(claims),
-        "by_components": grid_table(results, lambda entry: _level(results.level(entry), entry in chosen)),
-        "by_threshold": threshold_table(results, chosen),
-        "at_the_papers_components": _at_the_papers_components(results),
-        "same_components": same_components_table(claims),
-        "shares": shares_table(results),
-        "seconds": grid_table(results, lambda entry: _cost(results.rows[entry])),
-    }
+def leaders(results: Results) -> str:
+    """Return a line that says for which s each model leads."""
+    led: dict[str, list[str]] = {}
+    for s in results.grid.thresholds:
+        first = max(results.chosen(), key=lambda entry: results.level(entry, at_least(s)).mean)
+        led.setdefault(LABELS[first.model], []).append(str(s))
+    return "; ".join(f"{model} leads at s = {', '.join(at)}" for model, at in led.items())
 
 
-def words(results: Results) -> dict[str, str]:
+def best_on_counts(results: Results) -> str:
+    """Return a line with the NDCG of each model at its best K by rel_A."""
+    return "; ".join(f"{entry} {_level(results.level(entry))}" for entry in results.chosen())
+
+
+def _words(results: Results) -> dict[str, str]:
     """Return the data, the settings and the time by their names in the template."""
-    study, grid, rows = results.study, results.grid, results.all_rows()
+    study, grid, rows = results.study, results.grid, [row for starts in results.rows.values() for row in starts]
     n_tested = int(np.count_nonzero(np.diff(study.test.matrix.indptr)))
-    filters = "items with at least 50 users, then users with at least 20 items, once" if study.filtered else "none"
-    starts = (
-        f"mean ± standard deviation over {grid.n_starts} random starts" if grid.n_starts > 1 else "one random start"
-    )
+    filters = "items with at least 50 users, then users with at least 20 items, once"
+    spread = f"mean ± standard deviation over {grid.n_starts} random starts"
     found = {
-        "starts": starts,
+        "starts": spread if grid.n_starts > 1 else "one random start",
         "chosen": ", ".join(map(str, results.chosen())),
         "name": study.name,
         "sizes": f"{study.data.n_users:,} × {study.data.n_items:,}",
         "counts": f"{study.data.nnz:,}; the largest is {study.data.matrix.data.max():,}",
-        "filters": filters,
+        "filters": filters if study.filtered else "none",
         "held_out": f"{study.test.nnz:,} non-zero counts: {study.split}",
         "tested": f"{n_tested:,}; the other {study.data.n_users - n_tested:,} have nothing held out",
         "fingerprint": study.source()["fingerprint"],
@@ -140,38 +130,74 @@ def words(results: Results) -> dict[str, str]:
     return {name: literal(text) for name, text in found.items()}
 
 
-def _one_user(portrait: Portrait | None) -> str:
-    if portrait is None:
-        return ""
-    name = f"User {portrait.user}, by {portrait.model} (K = {portrait.n_components})."
-    return Template(PORTRAIT.read_text(encoding="utf-8")).substitute(name=literal(name))
+def _tables(results: Results) -> dict[str, str]:
+    """Return the tables by their names in the template."""
+    claims, chosen = paper.all_claims(results), results.chosen()
+    as_in_the_paper = [Entry(model, paper.MAXIMA[model]) for model in results.grid.models]
+    known = {entry.n_components for entry in as_in_the_paper} <= set(results.grid.components)
+    the_same = "The same with the K of the paper, which decides no claim:\n\n"
+    differs = known and as_in_the_paper != chosen
+    return {
+        "claims": _claims_table(claims),
+        "comparisons": _comparisons_table(claims),
+        "by_components": _grid_table(results, lambda entry: _level(results.level(entry), entry in chosen)),
+        "by_threshold": _threshold_table(results, chosen),
+        "at_the_papers_components": the_same + _threshold_table(results, as_in_the_paper) if differs else "",
+        "same_components": _same_components_table(claims),
+        "shares": _shares_table(results),
+        "seconds": _grid_table(results, lambda entry: _cost(results.rows[entry])),
+    }
 
 
-def claims_table(claims: Sequence[Claim]) -> str:
-    """Return each claim with its verdict and what was measured."""
-    rows = [
-        (str(n), literal(claim.statement), bold(claim.verdict), literal(claim.measured))
-        for n, claim in enumerate(claims, start=1)
-    ]
+def _claims_table(claims: Sequence[Claim]) -> str:
+    texts = [(claim.statement, claim.verdict, claim.measured) for claim in claims]
+    rows = [(str(n), literal(said), bold(verdict), literal(found)) for n, (said, verdict, found) in enumerate(texts, 1)]
     return table(("", "the paper says", "here", "measured: NDCG of both, difference (95 % interval)"), rows, n_words=4)
 
 
-def comparisons_table(claims: Sequence[Claim]) -> str:
-    """Return the comparisons that decide the claims."""
+def _comparisons_table(claims: Sequence[Claim]) -> str:
     rows = []
     for n, item in ((n, item) for n, claim in enumerate(claims, 1) for item in claim.evidence if item.decides):
-        names = map(literal, (n, _relevance(item.metric), item.better, item.worse))
-        levels = (f"{level:.4f}" for level in item.levels)
-        rows.append((*names, bold(item.verdict), *levels, f"{item.difference:+.4f}", _interval(item.interval)))
+        relevance = "count" if item.metric == REL_A else f"count ≥ {item.metric.rpartition('_')[2]}"
+        names, levels = map(literal, (n, relevance, item.better, item.worse)), (f"{level:.4f}" for level in item.levels)
+        rows.append((*names, bold(item.verdict), *levels, f"{item.difference:+.4f}", paper.in_words(item.interval)))
     head = ("claim", "relevance", "this", "above that", "here", "this", "that", "difference", "95 % interval")
     return table(head, rows, n_words=5)
 
 
-def grid_table(results: Results, cell: Callable[[Entry], str]) -> str:
+def _same_components_table(claims: Sequence[Claim]) -> str:
+    rows = []
+    for item in (item for claim in claims for item in claim.evidence if not item.decides):
+        names = map(literal, (item.better, item.worse))
+        rows.append((*names, f"{item.difference:+.4f}", paper.in_words(item.interval)))
+    return table(("", "minus", "difference", "95 % interval"), rows, n_words=2)
+
+
+def _grid_table(results: Results, cell: Callable[[Entry], str]) -> str:
     """Return a table with a row per K and a column per model."""
     models = results.grid.models
     rows = [[str(K), *(cell(Entry(model, K)) for model in models)] for K in results.grid.components]
     return table(("K", *(LABELS[model] for model in models)), rows)
+
+
+def _threshold_table(results: Results, entries: Sequence[Entry]) -> str:
+    """Return NDCG with rel_B, a row per s and a column per entry, and the lead of the best over the second."""
+    rows = []
+    for metric, s in ((at_least(s), s) for s in results.grid.thresholds):
+        best, second, *_ = sorted(entries, key=lambda entry: -results.level(entry, metric).mean)
+        ahead = results.compare([best, second], metric, baseline=second)[str(best)]
+        lead = f"{ahead.difference:+.4f} ({paper.in_words(ahead.difference_interval)})"
+        levels = (_level(results.level(entry, metric), entry == best) for entry in entries)
+        rows.append([str(s), *levels, LABELS[best.model], lead])
+    return table(("s", *map(str, entries), "leads", "lead (95 % interval)"), rows)
+
+
+def _shares_table(results: Results) -> str:
+    rows = []
+    for what, theirs, ours in paper.data_shares(results.study):
+        agrees = "yes" if round(100 * ours) == theirs else "no"
+        rows.append((literal(what), f"{theirs} %", f"{100 * ours:.1f} %", agrees))
+    return table(("share of the", "the paper's data", "here", "the same in whole per cent"), rows)
 
 
 def _cost(starts: Sequence[Row]) -> str:
@@ -179,75 +205,6 @@ def _cost(starts: Sequence[Row]) -> str:
     return f"{seconds:.2f} s, {sweeps:.0f} sweeps"
 
 
-def threshold_table(results: Results, entries: Sequence[Entry]) -> str:
-    """Return NDCG with rel_B, a row per s and a column per entry, and the lead of the best."""
-    rows = []
-    for s in results.grid.thresholds:
-        levels = [results.level(entry, at_least(s)) for entry in entries]
-        first = int(np.argmax([level.mean for level in levels]))
-        cells = [_level(level, n == first) for n, level in enumerate(levels)]
-        rows.append([str(s), *cells, *_lead(results, entries, at_least(s))])
-    return table(("s", *map(str, entries), "leads", "lead (95 % interval)"), rows)
-
-
-def same_components_table(claims: Sequence[Claim]) -> str:
-    """Return the comparisons that are only informative."""
-    informative = (item for claim in claims for item in claim.evidence if not item.decides)
-    rows = [
-        (literal(item.better), literal(item.worse), f"{item.difference:+.4f}", _interval(item.interval))
-        for item in informative
-    ]
-    return table(("", "minus", "difference", "95 % interval"), rows, n_words=2)
-
-
-def shares_table(results: Results) -> str:
-    """Return the shares that §5.1 gives for its data, beside those of this data."""
-    rows = [
-        (literal(share.what), f"{share.paper} %", f"{100 * share.measured:.1f} %", "yes" if share.agrees else "no")
-        for share in data_shares(results.study)
-    ]
-    return table(("share of the", "the paper's data", "here", "the same in whole per cent"), rows)
-
-
-def _lead(results: Results, entries: Sequence[Entry], metric: str) -> tuple[str, str]:
-    """Return the name of the best, and its lead over the second."""
-    if len(entries) < 2:
-        return "", ""
-    order = sorted(entries, key=lambda entry: -results.level(entry, metric).mean)
-    ahead = results.compare(order[:2], metric, baseline=order[1])[str(order[0])]
-    return LABELS[order[0].model], f"{ahead.difference:+.4f} ({_interval(ahead.difference_interval)})"
-
-
-def _relevance(metric: str) -> str:
-    return "count" if metric == REL_A else f"count ≥ {metric.rpartition('_')[2]}"
-
-
 def _level(level: Level, is_best: bool = False) -> str:
     text = f"{level.mean:.4f}" if math.isnan(level.sd) else f"{level.mean:.4f} ± {level.sd:.4f}"
     return bold(text) if is_best else text
-
-
-def _interval(interval: tuple[float, float]) -> str:
-    return f"{interval[0]:+.4f} to {interval[1]:+.4f}"
-
-
-def _at_the_papers_components(results: Results) -> str:
-    """Return the same table for the paper's K, if that differs."""
-    entries = [Entry(model, PAPER_MAXIMA[model]) for model in results.grid.models]
-    if entries == results.chosen() or not {entry.n_components for entry in entries} <= set(results.grid.components):
-        return ""
-    return f"The same with the K of the paper, which decides no claim:\n\n{threshold_table(results, entries)}"
-
-
-def leaders(results: Results) -> str:
-    """Return a line that says for which s each model leads."""
-    led: dict[str, list[str]] = {}
-    for s in results.grid.thresholds:
-        first = max(results.chosen(), key=lambda entry: results.level(entry, at_least(s)).mean)
-        led.setdefault(LABELS[first.model], []).append(str(s))
-    return "; ".join(f"{model} leads at s = {', '.join(at)}" for model, at in led.items())
-
-
-def best_on_counts(results: Results) -> str:
-    """Return a line with the NDCG of each model at its best K by rel_A."""
-    return "; ".join(f"{entry} {_level(results.level(entry))}" for entry in results.chosen())

@@ -1,7 +1,7 @@
 """The results of an experiment on disk: the SQLite file `results.sqlite` in the folder of the experiment.
 
-Each row is committed together with its per-user values as soon as its job has ended. A process may be killed at any
-time: a row is there as a whole or not at all. Several processes may write to one folder.
+Each row is committed together with its per-user values as soon as its job has ended, as a whole or not at all. Several
+processes may write to one folder.
 """
 
 from __future__ import annotations
@@ -25,10 +25,8 @@ Array = NDArray[np.float64]
 Settings = Mapping[str, Mapping[str, Any]]
 
 LOCK_SECONDS = 60.0  # how long to wait while another process writes
-_TABLES = (
-    "CREATE TABLE IF NOT EXISTS experiment (settings TEXT NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS results (name TEXT PRIMARY KEY, row TEXT NOT NULL, per_user BLOB)",
-)
+_EXPERIMENT = "CREATE TABLE IF NOT EXISTS experiment (settings TEXT NOT NULL)"
+_RESULTS = "CREATE TABLE IF NOT EXISTS results (name TEXT PRIMARY KEY, row TEXT NOT NULL, per_user BLOB)"
 
 
 @dataclass(frozen=True)
@@ -55,18 +53,15 @@ class Row:
 
 
 class Store:
-    """The results in one folder, which is created if necessary.
-
-    `settings` identify the experiment: a folder that holds results of other settings is refused.
-    """
+    """The results in one folder, which is created if necessary; one with results of other `settings` is refused."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.folder, self.path = folder, folder / "results.sqlite"
         self.settings = json.loads(json.dumps(settings))  # tuples become lists, as they are stored
         folder.mkdir(parents=True, exist_ok=True)
         with self._transaction() as database:
-            for table in _TABLES:
-                database.execute(table)
+            database.execute(_EXPERIMENT)
+            database.execute(_RESULTS)
             stored = database.execute("SELECT settings FROM experiment").fetchone()
             if stored is not None:
                 self._check_same(stored[0])
@@ -124,10 +119,9 @@ class Store:
             raise ValueError(f"{self.path} is damaged; use another folder, or delete it") from None
         for name in dict.fromkeys([*before, *now]):
             if before.get(name) != now.get(name):
-                raise ValueError(
-                    f"{self.folder} holds another experiment: its {name} is {before.get(name)!r}, not "
-                    f"{now.get(name)!r}; choose another folder, repeat those settings, or delete the folder"
-                )
+                differs = f"its {name} is {before.get(name)!r}, not {now.get(name)!r}"
+                remedy = "choose another folder, repeat those settings, or delete the folder"
+                raise ValueError(f"{self.folder} holds another experiment: {differs}; {remedy}")
 
 
 def packed(values: Mapping[str, Array]) -> bytes:

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from nbmf.data.datasets import groceries
-from nbmf.data.ids import Lookup
-from nbmf.data.interactions import Interactions, canonical
+from nbmf.data.ids import Lookup, align
+from nbmf.data.interactions import Interactions
 from nbmf.data.read import read_interactions
 from nbmf.data.sql import connect
 from nbmf.data.text import ReadError
@@ -23,6 +22,12 @@ TEST_FRACTION = 0.2
 SPLITS = ("auto", "author", "random")
 # columns that may hold an item's name, in order of preference
 _NAMES = (("title", "artist_name"), ("title", "artist"), ("title",), ("name",), ("symbol",))
+
+
+def identity(train: Interactions, test: Interactions, nnz: int) -> dict[str, Any]:
+    """Return the sizes and the fingerprint of the data, so that results of different data are never mixed."""
+    sizes = {"n_users": train.n_users, "n_items": train.n_items, "nnz": nnz, "n_test": test.nnz}
+    return {**sizes, "fingerprint": fingerprint(train, test)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,10 +43,8 @@ class Study:
 
     def source(self) -> dict[str, Any]:
         """Return what identifies the data, so that results of different studies are never mixed."""
-        data, mark = self.data, fingerprint(self.train, self.test)
         origin = {"name": self.name, "filtered": self.filtered, "split": self.split}
-        sizes = {"n_users": data.n_users, "n_items": data.n_items, "nnz": data.nnz, "n_test": self.test.nnz}
-        return {**origin, **sizes, "fingerprint": mark}
+        return {**origin, **identity(self.train, self.test, self.data.nnz)}
 
     def labels(self) -> list[str]:
         """Return a name for each item; where several items share a name, the id is appended."""
@@ -49,9 +52,8 @@ class Study:
         if names is None:
             return [f"item {item}" for item in ids]
         shared = Counter(names.tolist())
-        return [
-            name if shared[name] == 1 else f"{name} (#{item})" for item, name in zip(ids, names.tolist(), strict=True)
-        ]
+        named = zip(ids, names.tolist(), strict=True)
+        return [name if shared[name] == 1 else f"{name} (#{item})" for item, name in named]
 
     def share_at_least(self, count: float) -> float:
         """Return the share of the non-zero counts that are at least this large."""
@@ -59,33 +61,15 @@ class Study:
 
 
 def open_study(
-    path: Any = None,
+    path: Any = None,  # a file that `nbmf.read_interactions` reads; by default the groceries
     *,
-    columns: Mapping[str, str | None] | None = None,
-    split: str = "auto",
-    seed: int = 1992,
-    filtered: bool | None = None,
-    names: Any = None,
+    columns: Mapping[str, str | None] | None = None,  # names of user, item and count; missing ones are recognised
+    split: str = "auto",  # the file's own, a boolean column `test` ("author"), or "random"; "auto": its own if any
+    seed: int = 1992,  # of the random split; the author's own, which gives his split of his Taste Profile subset
+    filtered: bool | None = None,  # items with 50 users or more, then users with 20 items; by default the groceries
+    names: Any = None,  # parquet file with item and title, name or symbol; by default items.parquet beside the data
 ) -> Study:
-    """Read the counts and hold out a fifth of them, as §5.1 does.
-
-    Parameters
-    ----------
-    path : path, optional
-        A file that `nbmf.read_interactions` reads; by default the groceries of `nbmf.datasets.groceries`.
-    columns : mapping, optional
-        Names of the columns user, item and count; missing ones are recognised.
-    split : {"auto", "author", "random"}
-        "author" takes the file's own split, a boolean column `test` of a parquet file; "random" a fifth of the
-        non-zero counts; "auto" the file's own if there is one.
-    seed : int
-        Seed of the random split. 1992 is the author's: it gives his own split of his subset of the Taste Profile.
-    filtered : bool, optional
-        Keep items with at least 50 users, then users with at least 20 items. By default only for the groceries.
-    names : path, optional
-        Parquet file with a column `item` and one of title, name or symbol; by default items.parquet beside the data,
-        if there is one.
-    """
+    """Read the counts and hold out a fifth of them, as §5.1 does."""
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}; it must be one of {', '.join(map(repr, SPLITS))}")
     roles = dict(columns or {})
@@ -99,16 +83,12 @@ def open_study(
     marked = path is not None and split != "random" and _parquet_columns(Path(path)).get("test") == "BOOLEAN"
     if split == "author" and not marked:
         raise ValueError(f"{name}: has no column 'test' of true and false (parquet); use split='random'")
-    if marked:
-        train, test = _marked_parts(Path(path), data, roles)
-        words = "the file's own split, its column test"
-    else:
-        train, test = data.split(TEST_FRACTION, seed=seed)
-        words = f"a fifth of the non-zero counts at random, seed {seed}"
+    train, test = _marked_parts(Path(path), data, roles) if marked else data.split(TEST_FRACTION, seed=seed)
+    at_random = f"a fifth of the non-zero counts at random, seed {seed}"
     if not train.nnz or not test.nnz:
         empty = "train" if test.nnz else "test"
         raise ValueError(f"{name}: the {empty} part is empty; there must be counts to fit and counts to hold out")
-    return Study(name, data, train, test, words, filtered)
+    return Study(name, data, train, test, "the file's own split, its column test" if marked else at_random, filtered)
 
 
 def _parquet_columns(path: Path) -> dict[str, str]:
@@ -123,42 +103,20 @@ def _parquet_columns(path: Path) -> dict[str, str]:
 
 def _marked_parts(path: Path, data: Interactions, roles: Mapping[str, str | None]) -> tuple[Interactions, Interactions]:
     """Return the counts whose `test` is false and those whose `test` is true, both with the ids of `data`."""
-    parts = []
+    parts, ids = [], (Lookup(data.users, "user"), Lookup(data.items, "item"))
     with connect(str(path)) as connection:
         for chosen in ("NOT test", "test"):
             rows = f"SELECT * EXCLUDE (test) FROM read_parquet($1) WHERE {chosen}"
-            parts.append(aligned(read_interactions(connection.sql(rows, params=[str(path)]), **roles), data))
+            part = read_interactions(connection.sql(rows, params=[str(path)]), **roles)
+            parts.append(replace(data, matrix=align(part, *ids, unknown="ignore"), n_repeated=0, events=None))
     if parts[0].nnz + parts[1].nnz != data.nnz:
-        raise ReadError(
-            f"{path}: {data.nnz} pairs of user and item, but {parts[0].nnz} to fit and {parts[1].nnz} to test; the "
-            "column test must be true or false once for each pair"
-        )
+        sizes = f"{data.nnz} pairs of user and item, but {parts[0].nnz} to fit and {parts[1].nnz} to test"
+        raise ReadError(f"{path}: {sizes}; the column test must be true or false once for each pair")
     return parts[0], parts[1]
 
 
-def aligned(part: Interactions, whole: Interactions) -> Interactions:
-    """Return the counts of `part` in the rows and columns of `whole`; ids that `whole` lacks are left out."""
-    (rows, known_users), (columns, known_items) = (
-        Lookup(whole.users, "user").find(part.users),
-        Lookup(whole.items, "item").find(part.items),
-    )
-    cells = part.matrix.tocoo()
-    known = known_users[cells.row] & known_items[cells.col]
-    places = rows[cells.row[known]], columns[cells.col[known]]
-    matrix = canonical(sp.csr_array((cells.data[known], places), shape=whole.matrix.shape))
-    return replace(whole, matrix=matrix, n_repeated=0, events=None)
-
-
 def item_names(path: Path, names: Any, data: Interactions) -> Any:
-    """Return the items' names in the order of `data`, or None if no file has any.
-
-    Parameters
-    ----------
-    path : path
-        The file of the data.
-    names : path or None
-        Parquet file with the names; by default items.parquet beside the data, if there is one.
-    """
+    """Return the items' names, from the file `names` or items.parquet beside the data; None if no file has any."""
     source = path.parent / "items.parquet" if names is None else Path(names)
     columns = _parquet_columns(source) if names is not None or source.is_file() else {}
     chosen = next((known for known in _NAMES if {"item", *known} <= set(columns)), None)

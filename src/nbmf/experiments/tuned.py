@@ -3,16 +3,14 @@
 A fifth of the training counts is set aside. Each model is fitted to the rest with the same number of settings; the
 settings that rank the fifth best are fitted to all training counts from several random starts, and these fits are
 evaluated on the test counts, which no trial ever sees. Trials run side by side. The final fits run one after another,
-each in a process of its own with all cores, because their time and memory are reported.
-
-All rows go to a folder, and what is there is not run again: models, trials and starts can be added later. A fit that
-fails or takes too long is a row that says why.
+each in a process of its own with all cores, because their time and memory are reported. A fit that fails or takes too
+long is a row that says why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,21 +19,16 @@ from scipy.stats import qmc
 
 from nbmf.data.interactions import Interactions
 from nbmf.evaluation import Comparison
-from nbmf.evaluation.evaluate import fingerprint
 from nbmf.experiments.baselines import BASELINES, Space, check_installed
-from nbmf.experiments.engine import Engine, Report, Starts, Task, measured, timed
-from nbmf.experiments.pool import available_cores
+from nbmf.experiments.engine import Engine, Report, Starts, Task, available_cores, check_each_once, measured, timed
 from nbmf.experiments.store import Job, Row, Store
+from nbmf.experiments.study import identity
 
 VALIDATION_FRACTION = 0.2
 THRESHOLDS, CUTOFFS = (1, 2, 5, 10), (10, 20)
 GOAL = "ndcg_counts"
-_AT_CUTOFFS = ("ndcg_counts", "recall", "precision", "map", "popularity_rank")
-METRICS = (
-    GOAL,
-    *(f"ndcg_at_least_{s}" for s in THRESHOLDS),
-    *(f"{name}_at_{k}" for k in CUTOFFS for name in _AT_CUTOFFS),
-)
+_AT_K = ("ndcg_counts", "recall", "precision", "map", "popularity_rank")
+METRICS = (GOAL, *(f"ndcg_at_least_{s}" for s in THRESHOLDS), *(f"{name}_at_{k}" for k in CUTOFFS for name in _AT_K))
 """All metrics of `nbmf.evaluate` that have a value for each user."""
 
 
@@ -52,12 +45,11 @@ class TunedComparison:
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by model, in place of those of BASELINES
 
     def __post_init__(self) -> None:
+        check_each_once("models", self.models)
         for name in self.models:
             if name not in BASELINES:
                 raise ValueError(f"there is no model {name!r}; there are {', '.join(BASELINES)}")
             check_installed(name)
-        if not self.models or len(set(self.models)) != len(self.models):
-            raise ValueError(f"models is {list(self.models)}; give at least one, each once")
         if self.goal not in METRICS:
             raise ValueError(f"the goal is {self.goal!r}; it must be one of {', '.join(METRICS)}")
         if self.n_trials < 0 or self.n_starts < 1:
@@ -86,15 +78,11 @@ def trial_settings(defaults: Mapping[str, Any], space: Space, n_trials: int, see
     The n-th trial does not depend on how many follow it, so that trials can be added later. A model with nothing to
     search has a single trial.
 
-    Examples
-    --------
     >>> space = {"penalty": (10.0, 1000.0), "input": ("counts", "binary")}
     >>> first, second = trial_settings({"penalty": 500.0, "input": "binary"}, space, 2, seed=0)
     >>> first["penalty"], 10 <= second["penalty"] <= 1000
     (500.0, True)
     """
-    if n_trials < 1:
-        raise ValueError(f"the number of trials is {n_trials}; there must be at least 1")
     if not space:
         return [dict(defaults)]
     points = qmc.Halton(len(space), seed=seed).random(n_trials - 1).tolist()
@@ -117,9 +105,8 @@ def settings_in_words(settings: Mapping[str, Any]) -> str:
     >>> settings_in_words({"penalty": 500.0, "input": "binary"})
     'penalty=500, input=binary'
     """
-    return ", ".join(
-        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in settings.items()
-    )
+    words = {name: f"{value:g}" if isinstance(value, float) else value for name, value in settings.items()}
+    return ", ".join(f"{name}={word}" for name, word in words.items())
 
 
 def row_in_words(row: Row) -> str:
@@ -142,16 +129,17 @@ def compare_tuned(
     `train` and `test` have the same users and items, and the trials see nothing of `test`. Fits that are in the folder
     are not run again, and a folder of other data is refused. `n_workers` trials run at a time, one per core by default.
     """
-    store = Store(Path(path), _settings(train, test, plan))
+    budget = {"seed": plan.seed, "limit_s": plan.limit_s}  # models, trials and starts can be added to a folder
+    about = {"data": identity(train, test, train.nnz), "comparison": budget, "made with": {"nbmf": version("nbmf")}}
+    store = Store(Path(path), about)
     trials = [job for model in plan.models for job in plan.trials_of(model)]
     n_jobs = len(trials) + sum(len(plan.starts_of(model, {})) for model in plan.models)
     engine = Engine(store, n_jobs, n_jobs, report, limit_s=plan.limit_s, keeps_failures=True)
-    relevance = ("counts", *THRESHOLDS)
+    final = Task(train, test, ("counts", *THRESHOLDS), CUTOFFS, measured)
     if trials:
-        parts = train.split(VALIDATION_FRACTION, seed=plan.seed)
-        task = Task(*parts, relevance, CUTOFFS, METRICS, timed, keeps_values=False)
-        engine.run(task, trials, n_workers or available_cores())
-    final = Task(train, test, relevance, CUTOFFS, METRICS, measured)
+        known, aside = train.split(VALIDATION_FRACTION, seed=plan.seed)
+        tried = replace(final, train=known, test=aside, measure=timed, keeps_values=False)
+        engine.run(tried, trials, n_workers or available_cores())
     for model in plan.models:
         settings = chosen_settings(store.rows(), plan, model)
         if settings is None:
@@ -159,16 +147,6 @@ def compare_tuned(
         else:
             engine.run_alone(final, plan.starts_of(model, settings))
     return Result(train, test, plan, store)
-
-
-def _settings(train: Interactions, test: Interactions, plan: TunedComparison) -> dict[str, Any]:
-    """Return what all rows of a folder have in common; models, trials and starts can be added to it."""
-    data = {"n_users": train.n_users, "n_items": train.n_items, "nnz": train.nnz, "n_test": test.nnz}
-    return {
-        "data": {**data, "fingerprint": fingerprint(train, test)},
-        "comparison": {"seed": plan.seed, "limit_s": plan.limit_s},
-        "made with": {"nbmf": version("nbmf")},
-    }
 
 
 def chosen_settings(rows: Mapping[str, Row], plan: TunedComparison, model: str) -> Mapping[str, Any] | None:
@@ -180,18 +158,17 @@ def chosen_settings(rows: Mapping[str, Row], plan: TunedComparison, model: str) 
     return max(found, key=lambda row: row.means[plan.goal]).job.settings if found else None
 
 
-class Result(Starts[str]):
+class Result(Starts):
     """The result of a tuned comparison, read from its folder; `rows` has the final fits of the models that worked."""
 
     def __init__(self, train: Interactions, test: Interactions, plan: TunedComparison, store: Store) -> None:
         self.plan, self.stored = plan, store.rows()
         self.settings = {model: chosen_settings(self.stored, plan, model) for model in plan.models}
-        starts = {
-            model: [self.stored[job.name] for job in plan.starts_of(model, settings)]
-            for model, settings in self.settings.items()
-            if settings is not None
-        }
-        sound = {model: rows for model, rows in starts.items() if not any(row.problem for row in rows)}
+        sound = {}
+        for model, settings in self.settings.items():
+            starts = [] if settings is None else [self.stored[job.name] for job in plan.starts_of(model, settings)]
+            if starts and not any(row.problem for row in starts):
+                sound[model] = starts
         super().__init__(store, sound, train, test)
         if not sound:
             problems = "; ".join(f"{model}: {problem}" for model, problem in self.problems().items())
@@ -209,7 +186,3 @@ class Result(Starts[str]):
     def board(self, baseline: str | None = None) -> Comparison:
         """Compare all models by the goal, user by user, each averaged over its starts."""
         return self.compare(list(self.rows), self.plan.goal, baseline)
-
-    def megabytes(self, model: str) -> float:
-        """Return the largest memory of the starts."""
-        return max(row.megabytes for row in self.rows[model])
