@@ -3,8 +3,6 @@
 A backend knows no algorithm. Outside `reference` it stores no users × items array and no non-zeros × K array.
 """
 
-from __future__ import annotations
-
 import os
 import warnings
 from dataclasses import dataclass

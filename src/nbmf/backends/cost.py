@@ -4,8 +4,6 @@ Beside the data it is given, a fit holds the arrays that `Sizes.memory` lists. F
 every pass does the same work per user and some for the items, so its seconds are a straight line in the users.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -3,8 +3,6 @@
 It takes any likelihood as it is.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ The formulas are written over an array library, NumPy (`NUMPY`) or torch; each b
 Everything is in double precision.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any

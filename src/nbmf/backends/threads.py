@@ -4,8 +4,6 @@ Cuts never depend on the number of threads and each task is done by one thread, 
 any number of threads.
 """
 
-from __future__ import annotations
-
 import os
 from collections import deque
 from collections.abc import Callable, Sequence

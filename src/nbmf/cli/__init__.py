@@ -1,7 +1,5 @@
 """The command line. Commands import heavy modules when they run, so that `nbmf --help` answers at once."""
 
-from __future__ import annotations
-
 import click
 
 from nbmf.cli import compare, demo, evaluate, fit, plan, recommend, reproduce, serve

@@ -1,7 +1,5 @@
 """`nbmf fit`: counts in, a model file out."""
 
-from __future__ import annotations
-
 import os
 import re
 import warnings

@@ -1,7 +1,5 @@
 """Options that several commands share, and the data and models they describe."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial, reduce, wraps
 from typing import Any

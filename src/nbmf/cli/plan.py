@@ -1,7 +1,5 @@
 """`nbmf plan`: the memory and time of a fit, before it is started."""
 
-from __future__ import annotations
-
 import os
 import sys
 from functools import partial

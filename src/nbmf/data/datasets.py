@@ -1,7 +1,5 @@
 """Data sets, ready to factorize: two real ones and draws from the model. Each says what it is and how to cite it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Ids: where they stand among others, and how to move counts into the rows and columns of other ids."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches

@@ -8,8 +8,6 @@ that of NB(α, p), since λ = −α ln(1−p). As λ ≤ μ, we scatter points o
 with probability λ/μ: thinned Poisson points are Poisson points. The work grows with their number, the sum of all μ.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The format of a text file of interactions: delimiter, header, and the role of each column."""
 
-from __future__ import annotations
-
 import csv
 import difflib
 import re

@@ -4,8 +4,6 @@ The fit is kept in `result_` and never changes; a model that grows replaces it. 
 what only models with factors can answer.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Why: how exposed a user was, what a score is made of, which users and items are similar."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Estimators with factors: the facade of everything that needs W and H."""
 
-from __future__ import annotations
-
 import math
 from numbers import Integral, Real
 from typing import Any, Self, cast

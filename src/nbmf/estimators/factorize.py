@@ -1,7 +1,5 @@
 """One factorization: settings and counts in, a `FactorFit` out."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext

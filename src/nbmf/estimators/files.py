@@ -3,8 +3,6 @@
 Old files stay readable: UPGRADES turns the contents of each earlier version into those of the next.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any

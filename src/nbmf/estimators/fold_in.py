@@ -5,8 +5,6 @@ A user's posterior depends on the other users only through the items. With the i
 raises the row's part of the objective. Items are the mirror image: rows and columns swap.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple

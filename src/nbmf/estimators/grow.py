@@ -3,8 +3,6 @@
 Every function returns the next fit and leaves the given one as it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

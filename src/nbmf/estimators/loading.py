@@ -1,7 +1,5 @@
 """Models from files."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nbmf.estimators.averaged import Averaged

@@ -4,8 +4,6 @@ The cells of a row are all but those of the train counts. Each has the probabili
 have a count; so one pass over all intensities, in blocks of rows, and one over the counts give the sum.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

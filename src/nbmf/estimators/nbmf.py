@@ -1,7 +1,5 @@
 """The estimators a user meets: counts in, factors and recommendations out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

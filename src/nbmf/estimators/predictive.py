@@ -1,7 +1,5 @@
 """How sure: the distribution of new counts, and how probable counts are that were not fitted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """`NBSLIM`, the item–item member of the family: a user's expected counts are made of the user's other counts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any, Self, cast

@@ -8,8 +8,6 @@ The items are independent of each other. From a start in which every weight of a
 the objective: the log-likelihood of the targets t, less ρ ΣB.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Which model ranks better, and how certain that is: paired differences over the same resampled users."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

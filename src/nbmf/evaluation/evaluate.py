@@ -4,8 +4,6 @@ All metrics come from one walk over the scores. Means are over the users who hav
 resampling the users. Any model that scores items can be evaluated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches

@@ -6,8 +6,6 @@ rel is the test count (rel_A of the paper's §5) or 1[count ≥ s] (rel_B). Item
 metric here is its expectation over all their orders, so that it does not depend on a sort.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

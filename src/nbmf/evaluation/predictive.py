@@ -5,8 +5,6 @@ The cells evaluated are those not in train: the test counts and all zeros. In ea
 counts is evaluated on binarized counts.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Unpack
 

@@ -1,7 +1,5 @@
 """Intervals of means over users: the percentile bootstrap, with users drawn with replacement."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

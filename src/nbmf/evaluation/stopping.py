@@ -1,7 +1,5 @@
 """When to stop a fit: held-out counts may be predicted worse long before the objective has converged."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any

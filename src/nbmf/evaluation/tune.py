@@ -1,7 +1,5 @@
 """Choose hyper-parameters by how well held-out counts are ranked: `tune`, with optuna (extra `tune`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ Models of real numbers may be given the counts, log(1 + count) or 0/1 as their i
 are limited so that a dozen trials of every model take minutes on half a million non-zero counts.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

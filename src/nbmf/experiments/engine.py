@@ -6,8 +6,6 @@ cores that takes as long as one after another with all threads (27.4 s and 27.9 
 use many cores.
 """
 
-from __future__ import annotations
-
 import math
 import multiprocessing
 import os

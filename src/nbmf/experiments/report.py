@@ -3,8 +3,6 @@
 All names are literal: whatever a file, a user or an item is called, the report shows it as it is.
 """
 
-from __future__ import annotations
-
 import base64
 import math
 import platform

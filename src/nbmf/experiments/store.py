@@ -4,8 +4,6 @@ Each row is committed together with its per-user values as soon as its job has e
 processes may write to one folder.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import math

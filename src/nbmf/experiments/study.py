@@ -1,7 +1,5 @@
 """The data of an experiment: counts, the part that is held out, and the names of the items."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -9,8 +9,6 @@ and sweeps once more. A θ' whose objective is below that of θ₂ is discarded 
 succeeds, θ₂ is taken. Each try costs the one walk that evaluates it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Coordinate-ascent variational inference: Algorithm 1 of the paper, in its printed order."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import ClassVar

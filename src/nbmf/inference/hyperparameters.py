@@ -4,8 +4,6 @@ Each update is the best value for the current factors, or a step that is taken b
 with it ascends like one without.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any

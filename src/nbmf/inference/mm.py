@@ -1,7 +1,5 @@
 """Maximum likelihood by majorization-minimization: the multiplicative updates of the paper's §3.2."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -4,8 +4,6 @@ The objective is the ELBO of ยง4.2 for gamma factors and the log-likelihood of ย
 given factors yields both the objective and the allocations and exposures that the next sweep starts from.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

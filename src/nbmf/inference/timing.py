@@ -1,7 +1,5 @@
 """Predict the seconds per sweep of a fit from sweeps on a sample of its users."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

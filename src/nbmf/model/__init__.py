@@ -6,8 +6,6 @@ Point factors ignore the priors: that is the maximum-likelihood form of the pape
 form of §4.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from nbmf.model.factors import Prior

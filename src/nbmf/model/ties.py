@@ -5,8 +5,6 @@ smaller variational family, so the objective stays a lower bound, and its optimu
 over those cells. Passes then cost O((nnz + U·C)K) instead of O(U·I·K). One cluster per item is the exact algorithm.
 """
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass
 from functools import cached_property

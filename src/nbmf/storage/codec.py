@@ -4,8 +4,6 @@ Each `pack_…` adds arrays to a dictionary and returns what goes into the JSON 
 packed, and checks it, because a file may say anything.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

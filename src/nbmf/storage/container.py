@@ -5,8 +5,6 @@ what that format lacks (docs/format.md): a SHA-256 of each array and one of the 
 in the header is trusted. Reading runs no code: bytes become numbers and text.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

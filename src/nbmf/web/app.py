@@ -1,7 +1,5 @@
 """The HTTP API: its routes, its errors, and the files of the page."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -6,8 +6,6 @@ the larger its share of that factor, and on the side of its other factors. Islan
 Nothing is random: equal models have equal maps.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

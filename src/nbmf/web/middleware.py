@@ -1,7 +1,5 @@
 """Checks that every request passes before it reaches a route: host, token, number in flight, size and time."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 from collections.abc import Mapping

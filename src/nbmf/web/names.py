@@ -1,7 +1,5 @@
 """Search for names by the words in them, in one scan of all names."""
 
-from __future__ import annotations
-
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Sequence

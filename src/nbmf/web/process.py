@@ -1,7 +1,5 @@
 """The server process: its socket, time limits for slow clients, and a shutdown that drops no request."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from asyncio import TimerHandle, Transport

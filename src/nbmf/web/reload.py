@@ -1,7 +1,5 @@
 """The model being served: loaded from a file, and replaced as a whole when the file changes."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

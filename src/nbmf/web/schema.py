@@ -1,8 +1,6 @@
 # ruff: noqa: D101 (most of these say what they are by their names and fields)
 """Shapes of requests and answers, for validation and for OpenAPI. Answers are written straight from the views."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt

@@ -1,7 +1,5 @@
 """The answers of a model as plain data for JSON. A model answers what it has the methods for, and nothing else."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

@@ -3,8 +3,6 @@
 They are compiled as written, without reordering, so that a number gives the same bits wherever it stands.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ Everything but the other side's rows as they lie in memory is in double precisio
 order, so results have the same bits for any number of threads; as in kernels.py no loop both stores and sums up.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from nbmf.backends.cpu.elementary import exp

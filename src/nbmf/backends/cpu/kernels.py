@@ -6,8 +6,6 @@ the arrays happen to lie. Sums run in the factors' own precision for at most RUN
 total of 10⁵ terms may lose 3 digits. Tiles of intensities, for exact exposures, are done as if every count were 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

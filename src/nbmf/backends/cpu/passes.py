@@ -4,8 +4,6 @@ Rows are shared out by equal work, each done by one thread (see kernels.py), and
 each with fixed tiles, so results are identical for any number of threads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

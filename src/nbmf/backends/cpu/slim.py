@@ -8,8 +8,6 @@ have one of those or the item itself; all other users have μ = b. Sums run in t
 terms and then go to double, and no loop both stores and sums up (kernels.py says why).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from nbmf.backends.cpu.elementary import log1p

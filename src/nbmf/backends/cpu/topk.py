@@ -4,8 +4,6 @@ Rows may go on beyond the last item: that is padding. Comparisons are taken as w
 with nor below anything.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from nbmf.backends.cpu import kernels

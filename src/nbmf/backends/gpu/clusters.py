@@ -1,7 +1,5 @@
 """K-means on the device, for ties: each row is tied to the nearest of n centres."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

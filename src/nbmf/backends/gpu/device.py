@@ -5,8 +5,6 @@ leaves it per sweep. triton.py has the kernels, passes.py what they mean. Rows a
 summed without atomic operations: the same fit on the same device gives the same bits.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple

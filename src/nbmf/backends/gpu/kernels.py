@@ -5,8 +5,6 @@ Sums are of the factors' own precision within a run and double across runs; loga
 letters here, as compilers of kernels need not know others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ They run on a CPU, in double precision over tiles, and with very many clusters. 
 array of non-zeros × K or users × items exists as a whole. Each row is summed by itself in one order: the same bits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any

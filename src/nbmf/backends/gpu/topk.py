@@ -1,7 +1,5 @@
 """The best items of many users on the device: blocks of scores by one product, and the best of each row exactly."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

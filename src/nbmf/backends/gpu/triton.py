@@ -1,7 +1,5 @@
 """The passes of the gpu backend by Triton's kernels; passes.py says what each function means."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
