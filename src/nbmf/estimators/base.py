@@ -179,17 +179,7 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
         return explain.explain(self._fit, user, item, self._resources)
 
     def explain_for(self, counts: Mapping[Any, Any], item: Any, *, unknown_items: str = "error") -> Explanation:
-        """Return what each item of a user who was not fitted, given as for `recommend_for`, contributes to a score.
-
-        Examples
-        --------
-        >>> import nbmf
-        >>> data = nbmf.Interactions.from_arrays(["ann", "ann", "bob", "cy"], ["jazz", "soul", "jazz", "folk"])
-        >>> model = nbmf.NBMF(2, random_state=0).fit(data)
-        >>> why = model.explain_for({"jazz": 3}, "soul")
-        >>> why.items, bool(np.isclose(why.score, model.predictive_for({"jazz": 3}, "soul").mean[0]))
-        (array(['jazz'], dtype='<U4'), True)
-        """
+        """Return what each item of a user who was not fitted, given as for `recommend_for`, contributes to a score."""
         return explain.explain_for(self._fit, self._rows(counts, unknown_items), item, self._resources)
 
     def similar_items(self, item: Any, n: int = 10) -> Alike:
@@ -208,16 +198,7 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
     def predictive_for(
         self, counts: Mapping[Any, Any], items: ArrayLike, *, unknown_items: str = "error"
     ) -> Predictive:
-        """Return the distribution of the next counts of a user who was not fitted, given as for `recommend_for`.
-
-        Examples
-        --------
-        >>> import nbmf
-        >>> model = nbmf.NBMF(2, random_state=0).fit([[4, 0, 1], [0, 3, 0], [5, 1, 2]])
-        >>> found = model.recommend_for({0: 4}, n=1)
-        >>> bool(np.isclose(model.predictive_for({0: 4}, found.items[0]).mean, found.scores[0]).all())
-        True
-        """
+        """Return the distribution of the next counts of a user who was not fitted, given as for `recommend_for`."""
         return predictive.predictive_for(self._fit, self._rows(counts, unknown_items), items, self._resources)
 
     def save(self, path: Path) -> None:

@@ -123,7 +123,8 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
             self._check_settings()
             watched, likelihood, data = Control(unknown, **control), self._likelihood(), self._take(X)
             n_clusters = self._n_ties(data.matrix, likelihood)
-            work = self._work(data.matrix, likelihood, n_clusters)
+            every_cell = likelihood.has_exposure and n_clusters is None
+            work = float(math.prod(data.matrix.shape) if every_cell else data.matrix.nnz) * self.n_components
             backend = watched.backend or make_backend(self.backend, self.n_threads, work)
             model = Model(likelihood, *(Prior(shape, shape) for shape in (self.user_shape, self.item_shape)))
             self._become(factorize(self, model, n_clusters, data, backend, watched))
@@ -201,16 +202,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         return predictive.predictive_drawn(self._fit, users, items, n_draws, seed)
 
     def score(self, X: Any, y: None = None) -> float:
-        """Return the mean of ln p(count) over the cells of X, larger is better: see `score_samples` for which cells.
-
-        Examples
-        --------
-        >>> import nbmf
-        >>> train, test = nbmf.datasets.simulate(60, 40, n_components=3, seed=0).split(seed=0)
-        >>> model = nbmf.NBMF(3, random_state=0).fit(train)
-        >>> bool(np.isclose(model.score(test), nbmf.evaluation.log_likelihood(model, train, test).mean))
-        True
-        """
+        """Return the mean of ln p(count) over the cells of X, larger is better: see `score_samples` for which cells."""
         total, n_cells = self._log_probabilities(X)
         return float(total.sum() / n_cells.sum()) if n_cells.any() else math.nan
 
@@ -364,11 +356,6 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         cells = matrix.shape[0] * matrix.shape[1]
         cheap = cells <= max(CHEAP_CELLS, CHEAP_CELLS_PER_NONZERO * matrix.nnz)
         return None if self.exposure == "exact" or (self.exposure == "auto" and cheap) else self.n_clusters
-
-    def _work(self, matrix: sp.csr_array, likelihood: Likelihood, n_clusters: int | None) -> float:
-        """Return the number of products per sweep: over the non-zeros, or over all cells if exposures are exact."""
-        every_cell = likelihood.has_exposure and n_clusters is None
-        return (float(matrix.shape[0]) * matrix.shape[1] if every_cell else float(matrix.nnz)) * self.n_components
 
     def _learned(self) -> Learned:
         """Return which hyper-parameters are learned."""

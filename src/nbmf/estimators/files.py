@@ -88,7 +88,7 @@ def _write(path: Path, kind: str, document: dict[str, Any], arrays: Arrays) -> N
     write(path, opening | document, arrays)
 
 
-def _pack(name: str, settings: dict[str, Any], fit: FitResult, arrays: Arrays) -> dict[str, Any]:
+def _pack(name: str, settings: dict[str, Any], fit: Any, arrays: Arrays) -> dict[str, Any]:
     known = WEIGHT_CLASSES if isinstance(fit, WeightFit) else CLASSES
     if name not in known:
         raise StorageError(f"a {name} cannot be saved; nbmf.load knows {' and '.join(CLASSES + WEIGHT_CLASSES)}")
@@ -103,26 +103,20 @@ def _pack(name: str, settings: dict[str, Any], fit: FitResult, arrays: Arrays) -
         "has_feature_names": fit.has_feature_names,
         "ending": fit.ending.value,
     }
-    return shared | (_pack_weights(fit, arrays) if isinstance(fit, WeightFit) else _pack_factors(fit, arrays))
-
-
-def _pack_factors(fit: Any, arrays: Arrays) -> dict[str, Any]:
-    return {
+    if isinstance(fit, WeightFit):
+        return shared | {
+            "input": fit.input,
+            "target": fit.target,
+            "concentration": codec.pack_number(fit.concentration),
+            **codec.pack_weights(fit.weights, fit.intercept, arrays),
+        }
+    return shared | {
         "exposure": fit.exposure,
         **codec.pack_ties(fit.ties, arrays),
         **codec.pack_unknown(fit.unknown, arrays),
         **codec.pack_model(fit.model, arrays),
         **codec.pack_factor("users", fit.user_posterior, arrays),
         **codec.pack_factor("items", fit.item_posterior, arrays),
-    }
-
-
-def _pack_weights(fit: WeightFit, arrays: Arrays) -> dict[str, Any]:
-    return {
-        "input": fit.input,
-        "target": fit.target,
-        "concentration": codec.pack_number(fit.concentration),
-        **codec.pack_weights(fit.weights, fit.intercept, arrays),
     }
 
 

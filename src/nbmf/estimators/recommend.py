@@ -65,7 +65,9 @@ class Recommendations:
         there = ~np.isneginf(self.scores)
         row, place = np.nonzero(there)
         items = self.items[there]
-        found = {"user": self.users[row], "rank": place + 1, "item": _unboxed(items)}
+        if items.dtype == object and len(items):  # because they stood beside None
+            items = np.array(items.tolist())
+        found = {"user": self.users[row], "rank": place + 1, "item": items}
         if self.names is not None:
             found["name"] = self.names[there]
         return {**found, "score": self.scores[there]}
@@ -93,11 +95,6 @@ class Recommendations:
             more = ", …" if len(best) > SHOWN_ITEMS else ""
             lines.append(f"  {user}: {', '.join(best[:SHOWN_ITEMS]) or 'nothing'}{more}")
         return "\n".join(lines if n_users <= SHOWN_USERS else [*lines, "  …"])
-
-
-def _unboxed(values: Ids) -> Ids:
-    """Turn ids that are objects because they stood beside None back into their own type."""
-    return np.array(values.tolist()) if values.dtype == object and len(values) else values
 
 
 class Filter(NamedTuple):
@@ -196,14 +193,10 @@ def _best(
     if choice.lists is not None:
         return _best_listed(scores, n, _left(choice, exclude), resources.n_threads)
     n_users = scores.n_users if rows is None else len(rows)
-    device = resources.device(n_users, float(n_users) * scores.n_items * _products(scores))
+    n_products = scores.items.shape[1] if isinstance(scores, FactorScores) else 0  # per score
+    device = resources.device(n_users, float(n_users) * scores.n_items * n_products)
     settings = {"allowed": choice.allowed, "n_threads": resources.n_threads, "device": device}
     return top(scores, n, rows=rows, exclude=exclude, **settings)
-
-
-def _products(scores: Scores) -> int:
-    """Return the number of products per score."""
-    return scores.items.shape[1] if isinstance(scores, FactorScores) else 0
 
 
 def _best_listed(scores: Scores, n: int, lists: sp.csr_array, n_threads: int | None) -> Best:
