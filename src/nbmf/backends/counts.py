@@ -1,7 +1,5 @@
 """The counts as the passes over the data need them: `Counts`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -33,7 +31,7 @@ class Counts:
     by_user: sp.csr_array
 
     @classmethod
-    def of(cls, matrix: sp.csr_array, dtype: np.dtype[Any], unknown: sp.csr_array | None = None) -> Counts:
+    def of(cls, matrix: sp.csr_array, dtype: np.dtype[Any], unknown: sp.csr_array | None = None) -> "Counts":
         """Take a canonical matrix; the cells that `unknown` stores are left out of the likelihood."""
         if unknown is not None and unknown.nnz:
             matrix = _with_unknown(matrix, unknown)

@@ -1,7 +1,5 @@
 """When it happened: `Events`, the dated rows that add up to a matrix of counts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from contextlib import suppress
@@ -43,7 +41,7 @@ class Events:
     times: Times
 
     @classmethod
-    def of(cls, rows: NDArray[Any], columns: NDArray[Any], counts: NDArray[Any], times: Times) -> Events:
+    def of(cls, rows: NDArray[Any], columns: NDArray[Any], counts: NDArray[Any], times: Times) -> "Events":
         """Sort rows that come in any order, and drop those with a count of 0."""
         order = np.lexsort((counts, times, columns, rows))
         order = order[counts[order] != 0]
@@ -90,11 +88,11 @@ class Events:
         same_cells = np.array_equal(own.indptr, matrix.indptr) and np.array_equal(own.indices, matrix.indices)
         return same_cells and np.allclose(own.data, matrix.data)
 
-    def take(self, chosen: NDArray[np.bool_]) -> Events:
+    def take(self, chosen: NDArray[np.bool_]) -> "Events":
         """Keep the events that are marked."""
         return Events(self.rows[chosen], self.columns[chosen], self.counts[chosen], self.times[chosen])
 
-    def select(self, axis: str, positions: NDArray[np.intp], size: int) -> Events:
+    def select(self, axis: str, positions: NDArray[np.intp], size: int) -> "Events":
         """Keep the users (axis "rows") or items ("columns") at ascending positions, of `size`, and renumber them."""
         new_position = np.full(size, -1, self.rows.dtype)
         new_position[positions] = np.arange(len(positions))

@@ -1,7 +1,5 @@
 """Who took what, and how often: `Interactions`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,8 +28,8 @@ RANGES = {np.dtype(np.float32): (1e-20, 1e29), np.dtype(np.float64): (1e-100, 1e
 class Split(NamedTuple):
     """A train and a test part with the same ids: `train, test = data.split()`."""
 
-    train: Interactions
-    test: Interactions
+    train: "Interactions"
+    test: "Interactions"
 
     @property
     def untested(self) -> Ids:
@@ -82,7 +80,7 @@ class Interactions:
     @classmethod
     def from_arrays(
         cls, users: ArrayLike, items: ArrayLike, counts: ArrayLike | None = None, times: ArrayLike | None = None
-    ) -> Interactions:
+    ) -> "Interactions":
         """Build from parallel arrays with one entry per interaction, in any order.
 
         Parameters
@@ -113,7 +111,7 @@ class Interactions:
         return cls(user_ids, item_ids, canonical(summed), n_repeated=n_repeated, events=events)
 
     @classmethod
-    def from_matrix(cls, matrix: Any, users: ArrayLike | None = None, items: ArrayLike | None = None) -> Interactions:
+    def from_matrix(cls, matrix: Any, users: ArrayLike | None = None, items: ArrayLike | None = None) -> "Interactions":
         """Build from a users × items matrix.
 
         Parameters

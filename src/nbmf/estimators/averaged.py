@@ -1,7 +1,5 @@
 """`Averaged`: several starts, one model. The mean of their scores ranks better than any of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -57,7 +55,7 @@ class Averaged(Factorization):
         self._keep(locals())
 
     @classmethod
-    def of(cls, members: Sequence[Factorization], settings: dict[str, Any]) -> Averaged:
+    def of(cls, members: Sequence[Factorization], settings: dict[str, Any]) -> "Averaged":
         """Return the average of fitted estimators."""
         model = cls(clone(members[0]).set_params(random_state=None), **settings)
         model._unite(members)

@@ -4,8 +4,6 @@
 knows its scores: of the users that were fitted, of new users, and of single pairs.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -220,7 +218,7 @@ class AverageFit(FactorFit):
     members: tuple[FactorFit, ...]
 
     @classmethod
-    def of(cls, members: Sequence[FactorFit]) -> AverageFit:
+    def of(cls, members: Sequence[FactorFit]) -> "AverageFit":
         """Average fits of the same data; the objective is that of the best member."""
         best = max(members, key=lambda member: member.objective[-1])
         likelihood = best.model.likelihood.averaged([member.model.likelihood for member in members])

@@ -1,7 +1,5 @@
 """The best items of users: for everybody or for some, without what they have or must not get."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -114,7 +112,7 @@ class Choice:
     denied: sp.csr_array | None = None  # users × items: what each user must not get
 
     @classmethod
-    def of(cls, choose: Filter, items: Lookup, users: Lookup, rows: NDArray[np.intp] | None) -> Choice:
+    def of(cls, choose: Filter, items: Lookup, users: Lookup, rows: NDArray[np.intp] | None) -> "Choice":
         """Look up the ids: `users` are those a mapping may name, `rows` those who ask (None: all, in order)."""
         allow, deny = choose.allow, choose.deny
         allowed = lists = denied = None

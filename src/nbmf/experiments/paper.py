@@ -8,8 +8,6 @@ over users, each model averaged over its starts, with the 95 % interval of resam
     is undecided     otherwise, or if the grid has nothing to compare
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -105,7 +103,7 @@ def open_store(study: Study, grid: Grid, path: str | Path) -> Store:
 
 def run_grid(
     study: Study, grid: Grid, path: str | Path, *, n_workers: int | None = None, report: Report = lambda event: None
-) -> Results:
+) -> "Results":
     """Run a grid of fits in `n_workers` processes, one per core by default. An interrupted run resumes."""
     store, jobs = open_store(study, grid, path), grid.jobs()
     engine = Engine(store, len(jobs), sum(job.cost for job in jobs), report)

@@ -7,8 +7,6 @@ each in a process of its own with all cores, because their time and memory are r
 long is a row that says why.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -123,7 +121,7 @@ def compare_tuned(
     *,
     n_workers: int | None = None,
     report: Report = lambda event: None,
-) -> Result:
+) -> "Result":
     """Tune every model on the training counts, and evaluate the best settings on the test counts.
 
     `train` and `test` have the same users and items, and the trials see nothing of `test`. Fits that are in the folder

@@ -1,7 +1,5 @@
 """Checkpoints: a file from which an interrupted fit resumes, bit for bit as if nothing had happened."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,7 +31,7 @@ class Origin:
     data: dict[str, Any]
 
     @classmethod
-    def of(cls, name: str, settings: Mapping[str, Any], counts: Counts) -> Origin:
+    def of(cls, name: str, settings: Mapping[str, Any], counts: Counts) -> "Origin":
         """Describe a run; arrays among the settings and the counts are identified by their checksums."""
         arrays: Arrays = {}
         packed = codec.pack_settings({key: value for key, value in settings.items() if key not in FREE}, arrays)

@@ -1,7 +1,5 @@
 """Progress of long runs: a bar on a terminal, plain lines elsewhere. A fit prints nothing else."""
 
-from __future__ import annotations
-
 import io
 import sys
 import time
@@ -71,7 +69,7 @@ class Progress(Bar):
         super().__init__(title, pause=QUIET_SECONDS, quiet=quiet)
         self.max_iter = max_iter
 
-    def report(self, done: Snapshot) -> None:
+    def report(self, done: "Snapshot") -> None:
         """Show a finished sweep."""
         sweeps = f"sweep {done.sweep} of at most {self.max_iter}"
         self.show(done.sweep / self.max_iter, f"{sweeps}, objective {done.objective:,.1f}")

@@ -8,8 +8,6 @@ from it, draws of some rows (`sampler`), and copies with rows appended or replac
 arrays are fetched when they are asked for; `on_host()` returns one in NumPy's memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
@@ -33,11 +31,11 @@ class Prior:
         """Whether each row has a rate of its own."""
         return isinstance(self.rate, np.ndarray)
 
-    def extended(self, new: Factor) -> Prior:
+    def extended(self, new: "Factor") -> "Prior":
         """Return the prior with the rates of appended rows, where rows have their own."""
         return Prior(self.shape, np.vstack([self.rate, new.prior_rate])) if self.per_row else self  # type: ignore[list-item]
 
-    def with_rows(self, rows: NDArray[np.intp], new: Factor) -> Prior:
+    def with_rows(self, rows: NDArray[np.intp], new: "Factor") -> "Prior":
         """Return the prior with the rates of some rows replaced, where rows have their own."""
         if not self.per_row:
             return self
@@ -94,15 +92,15 @@ class Point:
             "maximum likelihood and averages of starts have no posterior to draw from; use factors='mean' instead"
         )
 
-    def append(self, new: Factor) -> Point:
+    def append(self, new: "Factor") -> "Point":
         return Point(np.concatenate((self.mean, new.mean)))
 
-    def replace_rows(self, rows: NDArray[np.intp], new: Factor) -> Point:
+    def replace_rows(self, rows: NDArray[np.intp], new: "Factor") -> "Point":
         values = self.mean.copy()
         values[rows] = new.mean
         return Point(values)
 
-    def on_host(self) -> Point:
+    def on_host(self) -> "Point":
         return self
 
 
@@ -173,13 +171,13 @@ class Gamma:
         shape = self.mean[rows] * rate
         return lambda rng: np.asarray(rng.standard_gamma(shape) / rate)
 
-    def append(self, new: Any) -> Gamma:
+    def append(self, new: Any) -> "Gamma":
         parts = {}
         for name, first, second in zip(_fields(), self._by_row(), new._by_row(), strict=True):
             parts[name] = np.concatenate((first, second)) if np.ndim(first) else first
         return Gamma(**parts)
 
-    def replace_rows(self, rows: NDArray[np.intp], new: Any) -> Gamma:
+    def replace_rows(self, rows: NDArray[np.intp], new: Any) -> "Gamma":
         parts = {}
         for name, old, values in zip(_fields(), self._by_row(), new._by_row(), strict=True):
             parts[name] = np.array(old) if np.ndim(old) else old
@@ -187,7 +185,7 @@ class Gamma:
                 parts[name][rows] = values
         return Gamma(**parts)
 
-    def on_host(self) -> Gamma:
+    def on_host(self) -> "Gamma":
         return self
 
     def _by_row(self) -> list[Any]:

@@ -17,8 +17,6 @@ A new likelihood is one subclass of `Likelihood`. The `reference` backend takes 
 kernel for its `kind`.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -35,7 +33,7 @@ Parameter = float | Array
 """One number for all cells, or an array users × 1 or 1 × items."""
 Concentration = Parameter
 
-KINDS: dict[str, type[Likelihood]] = {}
+KINDS: "dict[str, type[Likelihood]]" = {}
 """Every likelihood by the name that files give it."""
 
 LONGEST_STEP = 0.7  # largest change of ln α in one sweep; early factors are poor, so the α that fits them is too
@@ -155,7 +153,7 @@ class Likelihood(ABC):
 
         return self._changed(longer)
 
-    def averaged(self, others: Sequence[Likelihood]) -> Self:
+    def averaged(self, others: "Sequence[Likelihood]") -> Self:
         """Return this likelihood with the mean parameters of several of its kind."""
         values = {name: np.mean([np.asarray(o.parameters[name]) for o in others], axis=0) for name in self.parameters}
         return replace(self, **{name: value[()] for name, value in values.items()}) if values else self
@@ -277,7 +275,7 @@ class NegativeBinomial(Likelihood):
         of_counts = polygamma(1, α + y) - polygamma(1, α)
         return np.asarray(of_counts + μ / (α * (α + μ)) - (μ - y) / (α + μ) ** 2)
 
-    def stepped(self, slope: NDArray[np.float64], curvature: NDArray[np.float64]) -> NegativeBinomial:
+    def stepped(self, slope: NDArray[np.float64], curvature: NDArray[np.float64]) -> "NegativeBinomial":
         """Return the likelihood after one Newton step on ln α, given the objective's slope and curvature in α."""
         α = np.asarray(self.concentration, np.float64)
         g, h = α * slope, α * α * curvature + α * slope
