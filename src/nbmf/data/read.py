@@ -4,8 +4,6 @@ DuckDB only splits a text file into lines: its guesses change data silently ('2.
 check the lines. At the first sign of trouble, and for quoted fields, Python's csv module reads the file again, slowly.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import os
@@ -14,17 +12,24 @@ import zlib
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from nbmf.data import START
 from nbmf.data.interactions import Interactions
-from nbmf.data.sql import Table, build_interactions, connect, frame_table, literal, parquet_table, parts_of, path_sql
+from nbmf.data.sql import (
+    Connection,
+    Table,
+    build_interactions,
+    connect,
+    frame_table,
+    literal,
+    parquet_table,
+    parts_of,
+    path_sql,
+)
 from nbmf.data.text import LONGEST_LINE, MissingFileError, ReadError, TextFormat, decoded, recognise, wrong_width
-
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
 
 _STARTS = {"parquet": b"PAR1", "gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
 _EXTENSIONS = {".parquet": "parquet", ".gz": "gzip", ".zst": "zstd"}
@@ -77,7 +82,7 @@ def read_interactions(
 
 
 Built = TypeVar("Built")
-Build = Callable[["DuckDBPyConnection", Table, int | None], Built]
+Build = Callable[["Connection", Table, int | None], Built]
 """Makes something of a connection, a table and the number of rows it must have, if that is known."""
 
 
@@ -131,7 +136,7 @@ def _compression(path: str) -> str:
 
 
 class _TextFile(NamedTuple):
-    connection: DuckDBPyConnection
+    connection: Connection
     path: str
     compression: str
 

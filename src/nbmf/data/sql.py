@@ -3,8 +3,6 @@
 Every cell is checked, ids are numbered in sorted order, and repeated pairs are added up.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re
@@ -12,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,8 +19,7 @@ from nbmf.data.events import ISO_TIME, Events
 from nbmf.data.interactions import Ids, Interactions, canonical
 from nbmf.data.text import ReadError, choose_columns
 
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
+Connection = Any  # of DuckDB, which is slow to import
 
 _TEXT_TYPES = {"TEXT", "VARCHAR", "ENUM"}
 _INTEGER_TYPES = {sign + size for sign in ("", "U") for size in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")}
@@ -55,7 +52,7 @@ class NumberedIds(NamedTuple):
 
 
 @contextmanager
-def connect(name: str, memory: int | None = None, folder: str | None = None) -> Iterator[DuckDBPyConnection]:
+def connect(name: str, memory: int | None = None, folder: str | None = None) -> Iterator[Connection]:
     """Open a database in memory that never goes online, and report its errors as errors of reading `name`.
 
     It takes `memory` bytes at most before it spills to `folder`, by default the system's for temporary files.
@@ -88,7 +85,7 @@ def connect(name: str, memory: int | None = None, folder: str | None = None) -> 
             raise ReadError(f"{name}: cannot be read (damaged, or of an unknown kind): {reason[:300]}") from error
 
 
-def _limit_memory(connection: DuckDBPyConnection) -> None:
+def _limit_memory(connection: Connection) -> None:
     """Make tables above 2 GB spill to disk; by default they fill the memory that the arrays will need."""
     ((limit,),) = connection.execute("SELECT current_setting('memory_limit')").fetchall()
     size, unit = limit.split()
@@ -111,17 +108,17 @@ def identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def column_types(connection: DuckDBPyConnection, relation: str) -> dict[str, str]:
+def column_types(connection: Connection, relation: str) -> dict[str, str]:
     """Return names and types of the columns of a relation."""
     return {column: kind for column, kind, *_ in connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()}
 
 
-def frame_table(connection: DuckDBPyConnection, frame: Any, named: dict[str, str | None]) -> Table:
+def frame_table(connection: Connection, frame: Any, named: dict[str, str | None]) -> Table:
     """Return the table of a data frame."""
     return typed_table(connection, "data frame", load_frame(connection, frame), "rowid", named)
 
 
-def load_frame(connection: DuckDBPyConnection, frame: Any) -> str:
+def load_frame(connection: Connection, frame: Any) -> str:
     """Copy a data frame into a table of the database, and return its name."""
     # through its Arrow stream only: for the frames that DuckDB knows, it guesses types in its own ways
     connection.register("frame", SimpleNamespace(__arrow_c_stream__=frame.__arrow_c_stream__))
@@ -129,9 +126,7 @@ def load_frame(connection: DuckDBPyConnection, frame: Any) -> str:
     return "loaded"
 
 
-def typed_table(
-    connection: DuckDBPyConnection, name: str, relation: str, position: str, named: dict[str, str | None]
-) -> Table:
+def typed_table(connection: Connection, name: str, relation: str, position: str, named: dict[str, str | None]) -> Table:
     """Return the table of a relation whose columns have names and types."""
     # of an ENUM without its labels, of a DECIMAL without its digits
     types = {c: re.sub(r"\(.*\)$", "", kind) for c, kind in column_types(connection, relation).items()}
@@ -156,7 +151,7 @@ def parts_of(folder: str) -> list[str]:
     return parts
 
 
-def parquet_table(connection: DuckDBPyConnection, path: str, named: dict[str, str | None]) -> Table:
+def parquet_table(connection: Connection, path: str, named: dict[str, str | None]) -> Table:
     """Return the table of a parquet file, or of all parts in a folder."""
     is_folder = os.path.isdir(path)
     files = parts_of(path) if is_folder else [path]
@@ -178,7 +173,7 @@ def _all_of(files: list[str]) -> str:
     return f"read_parquet([{listed}], union_by_name=true, hive_partitioning=false)"  # by name: also the widest integers
 
 
-def _check_alike(connection: DuckDBPyConnection, folder: str, files: list[str]) -> None:
+def _check_alike(connection: Connection, folder: str, files: list[str]) -> None:
     """Refuse parts whose columns differ, except in order and in the size of integers.
 
     DuckDB would silently convert all parts to the types of the first: 1.5 becomes 2, and '007' becomes 7.
@@ -195,7 +190,7 @@ def _check_alike(connection: DuckDBPyConnection, folder: str, files: list[str]) 
                 raise ReadError(f"{folder}: the column {column!r} is {differ}; {remedy}")
 
 
-def number_ids(connection: DuckDBPyConnection, table: Table, n_rows: int | None = None) -> NumberedIds:
+def number_ids(connection: Connection, table: Table, n_rows: int | None = None) -> NumberedIds:
     """Check every row of a table and number its ids; makes the view `coded` of the rows with codes instead of ids."""
     raw = ", ".join(f"{table.columns.get(role, ('NULL', ''))[0]} AS raw_{role}" for role in _ROLES)
     times = ", ".join(f"{sql} AS time_{kind}" for kind, sql in _time_sql(table).items())
@@ -224,7 +219,7 @@ def number_ids(connection: DuckDBPyConnection, table: Table, n_rows: int | None 
     return NumberedIds(users, items, found, kind if "time" in table.columns else None)
 
 
-def build_interactions(connection: DuckDBPyConnection, table: Table, n_rows: int | None = None) -> Interactions:
+def build_interactions(connection: Connection, table: Table, n_rows: int | None = None) -> Interactions:
     """Check a table and add up its repeated pairs. Without times, rows are read twice and never held in memory."""
     found = number_ids(connection, table, n_rows)
     total = "TRY_CAST(sum(amount) AS BIGINT) AS total"
@@ -299,7 +294,7 @@ def _finite(value: str) -> str:
     return f"CASE WHEN isfinite({value}) THEN {value} END"
 
 
-def _number(connection: DuckDBPyConnection, table: Table, role: str) -> Ids:
+def _number(connection: Connection, table: Table, role: str) -> Ids:
     """Fill the table `users` or `items` with ids and codes, and return the ids sorted by code."""
     chosen = f"FROM ids WHERE {'' if role == 'user' else 'NOT'} of_user"
     value = f"{role}_id"
@@ -313,7 +308,7 @@ def _number(connection: DuckDBPyConnection, table: Table, role: str) -> Ids:
     return np.asarray(connection.execute(f"SELECT value FROM {role}s ORDER BY code").fetchnumpy()["value"])
 
 
-def _first_fault(connection: DuckDBPyConnection, table: Table) -> ReadError:
+def _first_fault(connection: Connection, table: Table) -> ReadError:
     """Describe the first row with a fault; the first row of all decides whether times are dates or numbers."""
     by_position = "ORDER BY position LIMIT 1"
     first = connection.execute(f"SELECT time_date IS NOT NULL FROM rows {by_position}").fetchall()

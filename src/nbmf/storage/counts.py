@@ -4,8 +4,6 @@ The database numbers the ids and spills to disk. Then one range of users at a ti
 compact file is the container of docs/format.md; `open_counts` maps its arrays, so that only what is used is loaded.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -14,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,13 +20,10 @@ from numpy.typing import NDArray
 
 from nbmf.data.interactions import Interactions
 from nbmf.data.read import read_table
-from nbmf.data.sql import NumberedIds, Table, check_sums, number_ids
+from nbmf.data.sql import Connection, NumberedIds, Table, check_sums, number_ids
 from nbmf.storage import container
 from nbmf.storage.codec import CHECKED_AT_A_TIME, canonical_csr, pack_ids, unpack_ids, unpack_matrix
 from nbmf.storage.container import Array, Arrays, Path, StorageError, Stream
-
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
 
 VERSION = 1
 RANDOM_LETTERS = 8  # that tempfile adds to the name of a folder
@@ -93,7 +88,7 @@ def store_counts(
     most_rows = (memory - OWN_MEMORY) // (4 * BYTES_PER_ROW)
     with _working_folder(name) as folder:
 
-        def build(connection: DuckDBPyConnection, table: Table, n_rows: int | None) -> tuple[NumberedIds, Spool]:
+        def build(connection: Connection, table: Table, n_rows: int | None) -> tuple[NumberedIds, Spool]:
             found = number_ids(connection, table, n_rows)
             _check_room(table.name, found, memory)
             connection.execute("CREATE OR REPLACE TEMP TABLE pairs AS SELECT user, item, amount FROM coded")
@@ -216,7 +211,7 @@ class Spool(NamedTuple):
     n_pairs: int  # pairs of a user and an item, including those with a count of 0
 
 
-def _spool(connection: DuckDBPyConnection, table: Table, found: NumberedIds, folder: str, most_rows: int) -> Spool:
+def _spool(connection: Connection, table: Table, found: NumberedIds, folder: str, most_rows: int) -> Spool:
     """Add up the counts of each pair, one range of users at a time."""
     n_users, n_items = len(found.users), len(found.items)
     per_user = connection.execute("SELECT user, count(*) AS n FROM pairs GROUP BY user").fetchnumpy()
