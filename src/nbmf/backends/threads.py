@@ -1,7 +1,6 @@
 """Work on several threads: rows cut by their work, tasks handed out, matrix products on one BLAS thread.
 
-Cuts never depend on the number of threads and each task is done by one thread, so that results have the same bits for
-any number of threads.
+Cuts never depend on the number of threads and one thread does a task, so any number of them gives the same bits.
 """
 
 from __future__ import annotations
@@ -60,18 +59,10 @@ def hand_out(
 ) -> list[Result]:
     """Return job(task) for every task, in their order, done by n_threads threads, all cores by default.
 
-    After an error or Ctrl-C no task is begun, and those under way are waited for.
+    After an error or Ctrl-C no task is begun, and those under way are waited for; `stop`, an array of one number, is
+    then set, so that long tasks can end early. With it the calling thread, which alone hears Ctrl-C, only waits; else
+    it works, too. `report` is called with the number of tasks done after each of them, by one thread at a time.
 
-    Parameters
-    ----------
-    report : callable, optional
-        Called with the number of tasks done after each of them, by one thread at a time.
-    stop : array of one number, optional
-        Set after an error or Ctrl-C, so that long tasks can end early. The calling thread, which alone hears Ctrl-C,
-        then only waits; otherwise it works, too.
-
-    Examples
-    --------
     >>> hand_out(lambda n: n * n, range(4), n_threads=2)
     [0, 1, 4, 9]
     """

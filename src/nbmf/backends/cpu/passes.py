@@ -300,7 +300,7 @@ def _unsigned(positions: NDArray[Any]) -> NDArray[Any]:
 
 
 def _concentrations(likelihood: Likelihood, n_users: int, dtype: np.dtype[Any]) -> Concentrations | None:
-    """Return the α of each user, and of each item where items have their own; None for Poisson, where exposures are 1."""
+    """Return the α of each user, and of each item where those have their own; None for Poisson: exposures are 1."""
     α = likelihood.concentration
     if isinstance(likelihood, Poisson):
         return None
