@@ -128,9 +128,8 @@ class Cpu(OnHost):
                 by_item = np.full(len(items.mean), by_user[0])
             turned = (by_user, by_user) if by_item is None else (by_item, None)
             self._share_out(*lays)
-            self._expose_unseen(
-                items.mean, before.mean, user_means, turned, exposed, None, *(walk for _, walk in walks)
-            )
+            loops = (loop for _, loop in walks)
+            self._expose_unseen(items.mean, before.mean, user_means, turned, exposed, None, *loops)
         else:
             self._share_out(*lays[:1])
             for n, walk in enumerate(walks, 1):
@@ -182,17 +181,17 @@ class Cpu(OnHost):
         rows: Array,
         columns: Array,
         weights: Array,
-        concentrations: Concentrations,
+        α: Concentrations,
         exposed: Array | None,
-        log_evidence: NDArray[np.float64] | None,
+        logs: Any,
         *then: Loop,
     ) -> None:
         """Exact exposures as if every count were 0, tile by tile; after each tile of rows, `then` does the non-zeros.
 
-        Sets `exposed` to Σ over columns of α/(α+μ) weights, and takes Σ α ln(1 + μ/α) off `log_evidence`; None means
-        that it is not wanted.
+        Sets `exposed` to Σ over columns of α/(α+μ) weights, and takes Σ α ln(1 + μ/α) of each row off `logs`; None
+        means that it is not wanted.
         """
-        transposed, (by_row, by_column) = np.ascontiguousarray(columns.T), concentrations
+        transposed, (by_row, by_column) = np.ascontiguousarray(columns.T), α
         # a multiple of four, so that two or four threads end together
         n_tiles = min(4 * -(-len(rows) // (4 * TILE_ROWS)), len(rows))
 
@@ -200,13 +199,13 @@ class Cpu(OnHost):
             top, bottom = len(rows) * n // n_tiles, len(rows) * (n + 1) // n_tiles
             buffer = np.empty((bottom - top) * TILE_COLUMNS, rows.dtype)
             total = np.zeros((bottom - top, weights.shape[1]))
-            logs = None if log_evidence is None else log_evidence[top:bottom]
+            of_rows = None if logs is None else logs[top:bottom]
             for left in range(0, len(columns), TILE_COLUMNS):
                 right = min(left + TILE_COLUMNS, len(columns))
                 tile = buffer[: (bottom - top) * (right - left)].reshape(bottom - top, right - left)
                 np.matmul(rows[top:bottom], transposed[:, left:right], out=tile)
                 of_columns = None if by_column is None else by_column[left:right]
-                kernels.expose_tile(tile, by_row[top:bottom], of_columns, logs)
+                kernels.expose_tile(tile, by_row[top:bottom], of_columns, of_rows)
                 if exposed is not None:
                     total += tile @ weights[left:right]
             if exposed is not None:

@@ -1,8 +1,7 @@
 """The passes on one GPU, by PyTorch and Triton; where there is none, by PyTorch on the CPU, for tests.
 
 Counts are copied to the device once, factors stay there from sweep to sweep (arrays.py), and a few sums are all that
-leaves it per sweep. triton.py has the kernels, passes.py what they mean. Rows are cut into runs of bounded length and
-summed without atomic operations: the same fit on the same device gives the same bits.
+leaves it per sweep. Rows are summed without atomic operations: the same fit on the same device gives the same bits.
 """
 
 from __future__ import annotations
@@ -28,19 +27,17 @@ from nbmf.backends.gpu.arrays import (
     Tiles,
     tables,
     to_device,
-    to_host,
 )
 from nbmf.backends.gpu.clusters import cluster_rows
 from nbmf.backends.gpu.fold import Rows, batches, fetch, joined, settle
 from nbmf.backends.gpu.topk import best
-from nbmf.backends.slopes import SHAPES, Pair, of_stored, of_unseen
+from nbmf.backends.slopes import SHAPES, Concentrations, Pair, of_stored, of_unseen
 from nbmf.model.factors import Factor, Gamma, Point, Prior
 from nbmf.model.likelihood import Likelihood, Poisson
 from nbmf.model.ties import Ties, tie_items
 
 Array = NDArray[np.floating[Any]]
 Tensor = Any
-Concentrations = tuple[Tensor, Tensor | None]  # of users, and of items where they have their own
 
 # Underflow can make λ of a non-zero 0 (see cpu/passes.py); y/λ must stay finite
 LEAST_INTENSITY = {torch.float32: 1e-25, torch.float64: 1e-250}
@@ -58,18 +55,7 @@ class Tables(NamedTuple):
     ties: Ties | None
 
 
-class Wanted(NamedTuple):
-    """What a pass is asked for beside allocations and exposures: the users' sums, and tiles' logarithms.
-
-    Products over every cell are of `tile_type`, or of the factors' own type.
-    """
-
-    sums: bool
-    logs: bool = True
-    tile_type: Any = None
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ResidentExpectation(UserSums):
     """The latent variables of the non-zeros on the device, as in `cpu.passes.SparseExpectation`."""
 
@@ -87,19 +73,11 @@ class ResidentExpectation(UserSums):
 
 @dataclass(frozen=True)
 class Gpu:
-    """One device.
+    """One device, "cuda" or "cpu"; by default the GPU if there is one, with Triton's kernels and not torch's.
 
-    Parameters
-    ----------
-    device : str or None
-        "cuda" or "cpu"; by default the GPU if there is one.
-    precision : str
-        Of the products over tiles, for exact exposures of single-precision factors: "float32" (three passes of tf32,
-        all digits), "tf32" or "bf16" (fastest; exposures lose digits after the third).
-    kernels : str or None
-        "triton" or "torch"; by default Triton on a GPU.
-    block : int
-        Number of users whose rows a walk over the items gathers together, so that they are still in the cache; 0: all.
+    The products over tiles, for exact exposures of single-precision factors, have the precision "float32" (three passes
+    of tf32, all digits), "tf32" or "bf16" (fastest; exposures lose digits after the third). A walk over the items
+    gathers the rows of `block` users together, so that they are still in the cache; 0: of all.
     """
 
     device: str | None = None
@@ -113,15 +91,16 @@ class Gpu:
         users, items = (tables(factor, self._device) for factor in (given.users, given.items))
         α = self._concentrations(given.likelihood, len(users[0]), users[0].dtype)
         resident = Tables(users, items, given.likelihood, given.ties)
-        return self._infer(self._resident(counts), resident, α, Wanted(sum_users))
+        return self._infer(self._resident(counts), resident, α, sums=sum_users)
 
-    def _infer(self, data: RowCounts, given: Tables, α: Concentrations | None, wanted: Wanted) -> ResidentExpectation:
-        """`infer` on the device, with the α of these users."""
+    def _infer(
+        self, data: RowCounts, given: Tables, α: Concentrations | None, *, sums: bool, tile_type: Any = None
+    ) -> ResidentExpectation:
+        """`expect` with the α of these users; a `tile_type` is that of products over every cell without logarithms."""
         W, H, _, ties = given
         passes, own = self._passes(W[0], ties), W[0].dtype
-        shares, allocated, log_of_shares = passes.allocate(data, W[1], H[1], LEAST_INTENSITY[own], wanted.sums)
+        shares, allocated, *logs = passes.allocate(data, W[1], H[1], LEAST_INTENSITY[own], sums)
         excess = unseen = exposed = None
-        logs = [log_of_shares]
         if α is None:
             exposed = self._sum_rows(H[0])
             log = -self._sum_rows(W[0]) @ exposed
@@ -131,24 +110,21 @@ class Gpu:
                 log = log + (W[0] * left_out).sum(dtype=torch.float64)
                 exposed = (exposed - left_out).clamp_min(0)  # below 0 is rounding
         elif ties is None:
-            excess, of_stored_cells, log = passes.expose(data, W[0], H[0], *α, wanted.sums)
+            excess, of_stored_cells, log = passes.expose(data, W[0], H[0], *α, sums)
             logs.append(log)
-            tiles = (None if table is None else table.to(wanted.tile_type or own) for table in (W[0], H[0], H[0], *α))
-            exposed, log = passes.expose_tiles(
-                Tiles(*tiles), logs=wanted.logs, sums=wanted.sums, precision=self.precision
-            )
-            exposed = exposed + of_stored_cells if wanted.sums else None
+            tiles = Tiles(*(None if table is None else table.to(tile_type or own) for table in (W[0], H[0], H[0], *α)))
+            exposed, log = passes.expose_tiles(tiles, logs=tile_type is None, sums=sums, precision=self.precision)
+            exposed = exposed + of_stored_cells if sums else None
         else:
             clusters = self._clusters(ties, data)
             cluster_sums = self._sum_clusters(H[0], clusters)
             excess, unseen, log = passes.tie(data, W[0], H[0], W[0] @ cluster_sums.T, clusters, α[0])
-            if wanted.sums:
+            if sums:
                 # A_uc S_c has the seen cells too, which the excess has taken off; below 0 is rounding
                 of_stored_cells = passes.sum_users(data, excess, H[0])
                 exposed = of_stored_cells.addmm_(unseen, cluster_sums).clamp_min_(0)
-        sums = None if allocated is None or exposed is None else Sums(allocated, exposed)
-        found = {"shares": shares, "excess": excess, "unseen": unseen, "log_evidences": (*logs, log)}
-        return ResidentExpectation(given=given, sums=sums, **found)
+        found = None if allocated is None or exposed is None else Sums(allocated, exposed)
+        return ResidentExpectation(found, given, shares, excess, unseen, (*logs, log))
 
     def sum_by_item(self, counts: Counts, expectation: ResidentExpectation, users: Factor) -> Sums:
         """Sum the same allocations and exposures for each item, Eq. (update_h)."""
@@ -214,7 +190,7 @@ class Gpu:
         stored = of_stored(data.values.double(), expectation.excess.double(), of_cells, shared, torch)
         sums = [data.add_up(values, group) for values in stored]
         first, second = (a + (b.sum() if group == "all" else b) for a, b in zip(sums, zeros, strict=True))
-        return to_host(first).reshape(SHAPES[group]), to_host(second).reshape(SHAPES[group])
+        return first.cpu().numpy().reshape(SHAPES[group]), second.cpu().numpy().reshape(SHAPES[group])
 
     def fold(self, job: FoldJob) -> Folds:
         """Fold rows in, the other side's factor held fixed, in batches that bound the memory."""
@@ -222,13 +198,13 @@ class Gpu:
         prior, shape = job.prior, float(job.prior.shape)
         means, geometric_means = tables(job.factor, self._device)
         own, n_components, passes = means.dtype, means.shape[1], self._passes(means, None)
-        H, wanted = (means.double(), geometric_means.double()), Wanted(True, logs=False, tile_type=own)
+        H = means.double(), geometric_means.double()
         α = self._concentrations(job.likelihood, len(job.start), torch.float64)
 
         def update(data: RowCounts, rows: Rows) -> Rows:
             given = Tables((rows.mean, rows.geometric_mean), H, job.likelihood, job.ties)
             αs = None if α is None else (rows.concentrations.ravel(), α[1])
-            sums: Any = self._infer(data, given, αs, wanted).user_sums
+            sums: Any = self._infer(data, given, αs, sums=True, tile_type=own).user_sums
             allocated, exposed = sums
             rates = rows.rates
             if not isinstance(job.factor, Gamma):
@@ -252,7 +228,7 @@ class Gpu:
     def best(self, users: Array, items: Array, n: int, exclude: sp.csr_array | None) -> tuple[NDArray[np.intp], Array]:
         """Return the columns and scores of each user's n best items; see `topk.best`."""
         columns, scores = best(to_device(users, self._device), to_device(items, self._device), n, exclude)
-        return to_host(columns), to_host(scores)
+        return columns.cpu().numpy(), scores.cpu().numpy()
 
     def _passes(self, table: Tensor, ties: Ties | None) -> Any:
         """Return the kernels that can do it."""
@@ -264,10 +240,7 @@ class Gpu:
         return triton_passes if triton_passes.fits(table.shape[1], n_clusters) else torch_passes
 
     def _concentrations(self, likelihood: Likelihood, n_users: int, dtype: Any) -> Concentrations | None:
-        """Return the α of each user, and of each item where items have their own (then the users' mean nothing).
-
-        None for Poisson, where all exposures are 1.
-        """
+        """Return the α of each user, and of each item where those have their own; None for Poisson: exposures are 1."""
         if isinstance(likelihood, Poisson):
             return None
         α = np.atleast_2d(np.asarray(likelihood.concentration, np.float64))

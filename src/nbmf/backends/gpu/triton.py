@@ -10,6 +10,7 @@ import triton
 
 from nbmf.backends.gpu import kernels, passes
 from nbmf.backends.gpu.arrays import Clusters, Moments, ResidentCounts, RowCounts, Runs, Tiles
+from nbmf.backends.gpu.passes import Found
 
 Tensor = Any
 
@@ -44,26 +45,21 @@ def fits(n_components: int, n_clusters: int) -> bool:
     return n_components <= MOST_COMPONENTS and n_clusters <= MOST_CLUSTERS
 
 
-def allocate(
-    counts: RowCounts, users: Tensor, items: Tensor, least: float, sum_users: bool
-) -> tuple[Tensor, Tensor | None, Tensor]:
+def allocate(counts: RowCounts, users: Tensor, items: Tensor, least: float, sum_users: bool) -> Found:
     """Eq. (update_c)."""
     runs, shares = counts.user_runs, torch.empty_like(counts.values)
     sums, partials, _ = _places(runs, users)
     least_of = torch.full((1,), least, dtype=users.dtype, device=users.device)
     arguments = (counts.columns, counts.values, users, items, least_of, shares, sums, partials)
-    _launch(
-        kernels.allocate_runs, len(runs.row), WARPS, *runs[:4], *arguments, **_sizes(users), STEP=STEP, SUMS=sum_users
-    )
+    settings = {**_sizes(users), "STEP": STEP, "SUMS": sum_users}
+    _launch(kernels.allocate_runs, len(runs.row), WARPS, *runs[:4], *arguments, **settings)
     n_blocks = triton.cdiv(len(shares), LOG_BLOCK)
     logs = torch.empty(n_blocks, dtype=torch.float64, device=users.device)
     _launch(kernels.log_shares, n_blocks, 4, counts.values, shares, logs, len(shares), BLOCK=LOG_BLOCK)
     return shares, _join(runs, partials, sums) if sum_users else None, logs.sum()
 
 
-def expose(
-    counts: RowCounts, users: Tensor, items: Tensor, α_users: Tensor, α_items: Tensor | None, sum_users: bool
-) -> tuple[Tensor, Tensor | None, Tensor]:
+def expose(counts: RowCounts, users: Tensor, items: Tensor, α_users: Tensor, α_items: Tensor, sum_users: bool) -> Found:
     """Eq. (update_a) for exact exposures, of the non-zeros."""
     runs, excess = counts.user_runs, torch.empty_like(counts.values)
     sums, partials, logs = _places(runs, users)
@@ -74,9 +70,7 @@ def expose(
     return excess, _join(runs, partials, sums) if sum_users else None, logs.sum()
 
 
-def tie(
-    counts: RowCounts, users: Tensor, items: Tensor, mass: Tensor, clusters: Clusters, α_users: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def tie(counts: RowCounts, users: Tensor, items: Tensor, mass: Tensor, clusters: Clusters, α_users: Tensor) -> Found:
     """Eq. (update_a) for tied exposures; `mass` becomes A_uc."""
     runs, excess = counts.user_runs, torch.empty_like(counts.values)
     walk = (*runs[:3], counts.columns, users, items, excess)
@@ -100,8 +94,8 @@ def sum_users(counts: RowCounts, weights: Tensor, items: Tensor) -> Tensor:
 
 
 def sum_items(
-    counts: ResidentCounts, shares: Tensor, geometric: Tensor, excess: Tensor | None, means: Tensor | None
-) -> tuple[Tensor, Tensor | None]:
+    counts: ResidentCounts, shares: Tensor, geometric: Tensor, excess: Tensor, means: Tensor
+) -> tuple[Tensor, Tensor]:
     """Σ over each item's non-zeros."""
     runs, two = counts.item_runs, excess is not None
     sums, partials, _ = _places(runs, geometric, counts.shape[1])
