@@ -27,13 +27,10 @@ Array = NDArray[np.floating[Any]]
 
 
 class Sums(NamedTuple):
-    """All that the data ever contributes to one side: Σ ⟨c⟩ over a row's non-zeros, Σ ⟨a⟩ ⟨other side⟩ over its cells.
+    """All that the data ever contributes to one side."""
 
-    Both are rows × K, but `exposed` is 1 × K where all rows agree.
-    """
-
-    allocated: Array
-    exposed: Array
+    allocated: Array  # rows × K: Σ ⟨c⟩ over each row's non-zeros
+    exposed: Array  # rows × K, or 1 × K where all rows agree: Σ ⟨a⟩ ⟨other side⟩ over each row's cells
 
 
 class Expectation(Protocol):
@@ -67,10 +64,7 @@ class Backend(Protocol):
         """Sum what `expect` found over each item's cells, with users whose means may be newer."""
 
     def slopes(self, counts: Counts, expectation: Any, group: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return ∂/∂α and ∂²/∂α² of the log-evidence at the intensities of an expectation.
-
-        Their sums are over "all" cells (a number), those of each "user" (n_users × 1) or of each "item" (1 × n_items).
-        """
+        """Return ∂/∂α and ∂²/∂α² of the log-evidence, over "all" cells, each "user" (n × 1) or "item" (1 × n)."""
 
     def conditional(self, prior: Prior, sums: Sums) -> Gamma:
         """Return Gamma(prior shape + allocated, prior rate + exposed) with its moments: Eqs. (update_w), (update_h)."""
@@ -83,22 +77,17 @@ class Backend(Protocol):
 
 
 class FoldJob(NamedTuple):
-    """Rows of counts to fold in, while `factor`, that of the columns, stays fixed.
+    """Rows of counts to fold in, while `factor`, that of the columns, stays fixed."""
 
-    A negative count is an unknown cell; `prior` is that of the rows, whose means begin at `start`. A row is done when
-    an update changes it by less than `tol`, relative to its size, or after `most` updates. `least_sum` bounds the sum
-    of a row's means that sets the rate of its own prior.
-    """
-
-    counts: sp.csr_array
+    counts: sp.csr_array  # a negative one is an unknown cell
     factor: Factor
     likelihood: Likelihood
-    prior: Prior
+    prior: Prior  # of the rows
     ties: Ties | None
-    start: Array
-    least_sum: float
-    tol: float
-    most: int
+    start: Array  # means of the rows
+    least_sum: float  # of a row's means that sets the rate of its own prior
+    tol: float  # a row is done when an update changes it by less than this, relative to its size,
+    most: int  # or after so many updates
 
 
 class Folds(NamedTuple):
@@ -115,10 +104,7 @@ class Device(Protocol):
         """Fold rows in: `estimators.fold_in.fold_in`, for many rows at a time."""
 
     def best(self, users: Array, items: Array, n: int, exclude: sp.csr_array | None) -> tuple[NDArray[np.intp], Array]:
-        """Return the columns (−1: no item) and scores of each user's n best items, equal scores in the items' order.
-
-        What `exclude`, users × items, stores is left out.
-        """
+        """Return the columns and scores of each user's n best items, without those that `exclude` stores."""
 
 
 def check_kind(likelihood: Likelihood) -> None:
@@ -148,10 +134,8 @@ class OnHost:
     """Base class of the backends whose factors are NumPy arrays."""
 
     def quotient(self, factor: Factor, sums: Sums) -> Point:
-        """Return allocated / exposed, which is the old value times the ratio of sums that the paper prints.
-
-        Where nothing is exposed no value changes the likelihood, and the old one stays.
-        """
+        """Return allocated / exposed, which is the old value times the ratio of sums that the paper prints."""
+        # where nothing is exposed no value changes the likelihood, and the old one stays
         value, exposed = factor.mean, np.broadcast_to(sums.exposed, factor.mean.shape)
         return Point(np.divide(sums.allocated, exposed, out=value.copy(), where=exposed > 0))
 
@@ -199,20 +183,13 @@ def make_backend(name: str, n_threads: int | None = None, work: float = 0.0) -> 
 
 
 def find_device(name: str, work: float, n_rows: int) -> Device | None:
-    """Return the GPU that should fold in or rank n_rows rows, or None if the CPU should.
-
-    The CPU does so where there is no GPU, for a few rows, whose work takes less time than copying the items, and with
-    "auto" for fewer than PAYS_ALONE products.
-    """
+    """Return the GPU that should fold in or rank n_rows rows, or None if the CPU should."""
     asked = name in ("gpu", "gpu-bf16") or (name == "auto" and work >= PAYS_ALONE)
     return _gpu(name) if asked and n_rows >= FEW_ROWS and _has_gpu() else None
 
 
 def _has_gpu() -> bool:
-    """Whether PyTorch and Triton are installed and find a GPU.
-
-    Importing them takes a second or two and 200 MB, so they are asked only where there is a device file.
-    """
+    # importing PyTorch and Triton takes a second or two and 200 MB, so they are asked only where there is a device file
     if find_spec("torch") is None or find_spec("triton") is None or not any(map(os.path.exists, GPU_DEVICES)):
         return False
     import torch  # noqa: PLC0415

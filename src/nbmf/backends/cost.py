@@ -18,20 +18,16 @@ ALWAYS_WORTH = 16  # parts that are worth it however large each one's sums over 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the cost of a fit depends on.
-
-    `exposure` is "tied", "exact", or None for Poisson; `accelerate` says whether steps are extrapolated from the
-    parameters of earlier sweeps.
-    """
+    """What the cost of a fit depends on."""
 
     n_users: int
     n_items: int
     nnz: int
     n_components: int
-    exposure: str | None = "tied"
+    exposure: str | None = "tied"  # or "exact", or None for Poisson
     n_clusters: int = 64
     dtype: str = "float32"
-    accelerate: bool = False
+    accelerate: bool = False  # whether steps are extrapolated from the parameters of earlier sweeps
 
     @property
     def products(self) -> float:

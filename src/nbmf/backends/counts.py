@@ -22,10 +22,7 @@ UNKNOWN = -1.0  # in the place of a count
 
 @dataclass(frozen=True)
 class Counts:
-    """The counts by user, users × items, beside the same counts by item.
-
-    They are floating point and canonical, without stored zeros; a cell that is left out has UNKNOWN.
-    """
+    """The counts, users × items: floating point, canonical, no stored zero; UNKNOWN in a cell that is left out."""
 
     by_user: sp.csr_array
 
@@ -41,10 +38,7 @@ class Counts:
 
     @cached_property
     def by_item(self) -> tuple[sp.csr_array, ...]:
-        """The transpose, in csr_arrays of items × users for blocks of BLOCK_USERS users, whose factors a cache holds.
-
-        The values are the non-zeros' positions in `by_user`.
-        """
+        """The transpose, items × users, of blocks of users whose factors a cache holds; the values are positions."""
         blocks = range(0, max(self.by_user.shape[0], 1), BLOCK_USERS)
         return tuple(_transposed_positions(self.by_user, start) for start in blocks)
 

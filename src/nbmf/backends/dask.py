@@ -32,7 +32,7 @@ from nbmf.backends.slopes import Pair
 from nbmf.backends.threads import cut_evenly
 from nbmf.data.interactions import Interactions
 from nbmf.model.factors import Factor, Gamma, Point, Prior
-from nbmf.model.likelihood import Likelihood, NegativeBinomial
+from nbmf.model.likelihood import Likelihood
 from nbmf.model.ties import Ties
 from nbmf.storage.container import MissingStorageError, Path, StorageError, seal
 from nbmf.storage.counts import counts_of_users, is_counts_file, open_counts, store_counts
@@ -149,12 +149,10 @@ class Part:
             matrix = sp.csr_array((np.ones_like(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
         return Counts.of(matrix, self.dtype, self.unknown)
 
-    def given(self, users: Factor, likelihood: Likelihood) -> tuple[Means, Likelihood]:
-        """Return what of the users' factor and of the likelihood belongs to this part."""
-        rows, α = slice(self.start, self.stop), likelihood.concentration
-        if isinstance(α, np.ndarray) and len(α) > 1:
-            likelihood = NegativeBinomial(α[rows])
-        return Means.of(users, rows), likelihood
+    @property
+    def rows(self) -> slice:
+        """The users."""
+        return slice(self.start, self.stop)
 
     def __str__(self) -> str:
         return f"part {self.number} (users {self.start:,} to {self.stop:,} of {self.path})"
@@ -175,21 +173,22 @@ def cut_users(
 
 
 class Means(NamedTuple):
-    """A factor, or some of its rows, on its way to a worker: what the passes read of it."""
+    """A factor, or some of its rows, as the passes of a worker read it."""
 
     mean: Array
     geometric_mean: Array
 
     @classmethod
-    def of(cls, factor: Factor, rows: slice = slice(None)) -> Means:
-        """Take some rows of a factor."""
-        mean = factor.mean[rows]
-        return cls(mean, mean if isinstance(factor, Point) else factor.geometric_mean[rows])
-
-    def aligned(self) -> Any:
+    def aligned(cls, arrays: Sequence[Array]) -> Any:
         """Copy what came over the network to where arrays begin: the bits of matrix products may depend on it."""
-        mean = np.array(self.mean)
-        return Means(mean, mean if self.geometric_mean is self.mean else np.array(self.geometric_mean))
+        copies = [np.array(values) for values in arrays]
+        return cls(copies[0], copies[-1])
+
+
+def _arrays(factor: Factor, rows: slice = slice(None)) -> list[Array]:
+    """Return what is sent of a factor: its means, and geometric means where those are others."""
+    kinds = [factor.mean] if isinstance(factor, Point) else [factor.mean, factor.geometric_mean]
+    return [values[rows] for values in kinds]
 
 
 @dataclass(frozen=True)
@@ -211,18 +210,18 @@ class Cluster(OnHost):
     def expect(self, counts: Counts, given: Given, *, sum_users: bool = True) -> SpreadExpectation:
         """Infer allocations and exposures of every part."""
         check_kind(given.likelihood)
-        shared = self._send((Means.of(given.items), given.ties))
-        mine = [part.given(given.users, given.likelihood) for part in self.parts]
-        users, likelihoods = [self._send(means) for means, _ in mine], [likelihood for _, likelihood in mine]
+        shared = [self._send((_arrays(given.items), given.ties))] * len(self.parts)
+        users = [self._send(_arrays(given.users, part.rows)) for part in self.parts]
+        likelihoods = [given.likelihood.of_rows(part.rows) for part in self.parts]
         infer = partial(_infer, self.passes, sum_users)
-        found = self._submit_each("expect", infer, self._counts, users, likelihoods, [shared] * len(mine))
+        found = self._submit_each("expect", infer, self._counts, users, likelihoods, shared)
         reports: list[tuple[Any, float]] = self._gather(self._submit_each("report", _REPORT, found))
         sums = _stacked([sums for sums, _ in reports]) if sum_users else None
         return SpreadExpectation(sums, found, float(sum(log for _, log in reports)))
 
     def sum_by_item(self, counts: Counts, expectation: SpreadExpectation, users: Factor) -> Sums:
         """Sum the same allocations and exposures for each item, in the order of the parts."""
-        means = [self._send(Point(users.mean[part.start : part.stop])) for part in self.parts]
+        means = [self._send([users.mean[part.rows]]) for part in self.parts]
         tasks = self._submit_each("sum", partial(_sum_items, self.passes), self._counts, expectation.found, means)
         (total,) = self._gather([self._reduced(tasks)])
         return Sums(*(values.astype(users.mean.dtype) for values in total))
@@ -301,14 +300,14 @@ def _same(value: Any) -> Any:
 
 
 def _infer(
-    passes: Cpu, sums: bool, counts: Counts, users: Means, likelihood: Likelihood, shared: tuple[Means, Ties | None]
+    passes: Cpu, sums: bool, counts: Counts, users: list[Array], likelihood: Likelihood, shared: tuple[Any, Ties | None]
 ) -> SparseExpectation:
-    items, ties = shared
-    return passes.expect(counts, Given(users.aligned(), items.aligned(), likelihood, ties), sum_users=sums)
+    given = Given(Means.aligned(users), Means.aligned(shared[0]), likelihood, shared[1])
+    return passes.expect(counts, given, sum_users=sums)
 
 
-def _sum_items(passes: Cpu, counts: Counts, found: SparseExpectation, users: Point) -> Sums:
-    return passes.sum_by_item(counts, found, Point(np.array(users.value)))
+def _sum_items(passes: Cpu, counts: Counts, found: SparseExpectation, users: list[Array]) -> Sums:
+    return passes.sum_by_item(counts, found, Means.aligned(users))
 
 
 def _added(first: Sums, *others: Sums) -> Sums:

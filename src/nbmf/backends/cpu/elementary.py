@@ -27,10 +27,8 @@ _overload: Callable[..., Any] = overload
 
 @_intrinsic
 def _split(typing: Any, x: Any) -> Any:
-    """Return exponent and mantissa, x = 2^exponent · mantissa with √½ ≤ mantissa < √2, as floats of x's own width.
-
-    By integers of that width: numba's own arithmetic widens 32 bits to 64, and then half as many go into a vector.
-    """
+    """Return exponent and mantissa, x = 2^exponent · mantissa with √½ ≤ mantissa < √2, as floats of x's own width."""
+    # by integers of that width: numba's own arithmetic widens 32 bits to 64, and then half as many go into a vector
     whole, offset, shift = (types.int32, _SQRT_HALF_SINGLE, 23) if x == types.float32 else (types.int64, _SQRT_HALF, 52)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -54,10 +52,8 @@ def _float_of(typing: Any, bits: Any) -> Any:
 
 @_intrinsic
 def prefetch(typing: Any, array: Any, place: Any) -> Any:
-    """Ask the memory for entry `place` of a contiguous array ahead of its use: gathered rows follow no pattern.
-
-    Into the second-level cache: asking the first took 0.113 s against 0.079 s for the items' walk, 8 non-zeros ahead.
-    """
+    """Ask the memory for entry `place` of a contiguous array ahead of its use: gathered rows follow no pattern."""
+    # into the second-level cache: asking the first took 0.113 s against 0.079 s for the items' walk, 8 non-zeros ahead
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         held = context.make_array(signature.args[0])(context, builder, arguments[0])

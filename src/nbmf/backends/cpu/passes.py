@@ -27,7 +27,7 @@ from nbmf.model.ties import Ties
 
 Array = NDArray[np.floating[Any]]
 Loop = tuple[Any, ...]  # what does rows `start` to `stop`, and its further arguments
-Job = tuple[NDArray[Any], Loop]  # where each row's non-zeros begin, and what does the rows
+Job = tuple[NDArray[Any], Loop]  # where each row's non-zeros begin (all 0 for equal work), and what does the rows
 
 TILE_ROWS, TILE_COLUMNS = 128, 800  # a tile and its factors stay in a core's own cache
 BLOCK_ROWS = 4096  # rows summed in single precision before the sum goes to double
@@ -41,10 +41,9 @@ SHARES = 32  # many, so that all threads end together, and not a function of the
 
 @dataclass(frozen=True)
 class SparseExpectation(UserSums):
-    """The latent variables of the non-zeros (`shares`, `excess`: see kernels.py) and how to get those of the others.
+    """The latent variables of the non-zeros (`shares`, `excess`: see kernels.py) and, if tied, of the unseen cells.
 
-    The unseen cells' exposures are `unseen[user, cluster]` if tied. If exact they are computed from the factors again
-    by tiles, faster than a users × items array could be read; for Poisson they are 1.
+    Exact ones are computed from the factors again by tiles, faster than a users × items array could be read.
     """
 
     given: Given
@@ -142,7 +141,8 @@ class Cpu(OnHost):
         mean, geometric_mean = np.empty_like(sums.allocated), np.empty_like(sums.allocated)
         rows = [np.empty(len(mean)) for _ in range(3)]
         constants = float(prior.shape), np.asarray(prior.rate, np.float64).reshape(-1)
-        self._share_out((_even(len(mean)), (kernels.gamma_rows, *constants, *sums, mean, geometric_mean, *rows)))
+        fill = (kernels.gamma_rows, *constants, *sums, mean, geometric_mean, *rows)
+        self._share_out((np.zeros(len(mean) + 1, np.int64), fill))
         return Gamma(mean, geometric_mean, sums.exposed, prior.rate, *rows)
 
     def slopes(self, counts: Counts, expectation: SparseExpectation, group: str) -> Pair:
@@ -177,19 +177,12 @@ class Cpu(OnHost):
         return sums
 
     def _expose_unseen(
-        self,
-        rows: Array,
-        columns: Array,
-        weights: Array,
-        α: Concentrations,
-        exposed: Array | None,
-        logs: Any,
-        *then: Loop,
+        self, rows: Array, columns: Array, weights: Array, α: Concentrations, exposed: Any, logs: Any, *then: Loop
     ) -> None:
         """Exact exposures as if every count were 0, tile by tile; after each tile of rows, `then` does the non-zeros.
 
-        Sets `exposed` to Σ over columns of α/(α+μ) weights, and takes Σ α ln(1 + μ/α) of each row off `logs`; None
-        means that it is not wanted.
+        Sets `exposed` to Σ over columns of α/(α+μ) weights, and takes Σ α ln(1 + μ/α) of each row off `logs`, unless
+        they are None.
         """
         transposed, (by_row, by_column) = np.ascontiguousarray(columns.T), α
         # a multiple of four, so that two or four threads end together
@@ -198,8 +191,7 @@ class Cpu(OnHost):
         def expose_rows(n: int) -> None:
             top, bottom = len(rows) * n // n_tiles, len(rows) * (n + 1) // n_tiles
             buffer = np.empty((bottom - top) * TILE_COLUMNS, rows.dtype)
-            total = np.zeros((bottom - top, weights.shape[1]))
-            of_rows = None if logs is None else logs[top:bottom]
+            total, of_rows = np.zeros((bottom - top, weights.shape[1])), None if logs is None else logs[top:bottom]
             for left in range(0, len(columns), TILE_COLUMNS):
                 right = min(left + TILE_COLUMNS, len(columns))
                 tile = buffer[: (bottom - top) * (right - left)].reshape(bottom - top, right - left)
@@ -264,10 +256,7 @@ def _tie_rows(
 def _tables(
     blocks: tuple[sp.csr_array, ...], geometric: Array, means: Array | None, n_buffers: int
 ) -> tuple[list[Array], list[Job]]:
-    """Return the users' rows that a walk over each block gathers, and the jobs that lay them side by side.
-
-    Without `means` there is nothing to lay. At most `n_buffers` tables are there at a time.
-    """
+    """Return the users' rows that a walk over each block gathers, and the jobs that lay them side by side, if any."""
     bounds = np.cumsum([0, *(block.shape[1] for block in blocks)])
     rows = [slice(start, stop) for start, stop in pairwise(bounds.tolist())]
     if means is None:
@@ -276,21 +265,15 @@ def _tables(
     buffers = np.empty((size, int(np.diff(bounds).max()), 2, geometric.shape[1]), geometric.dtype)
     tables = [buffers[n % size, : block.shape[1]] for n, block in enumerate(blocks)]
     lays = [
-        (_even(len(table)), (kernels.lay_side_by_side, geometric[of_block], means[of_block], table))
+        (np.zeros(len(table) + 1, np.int64), (kernels.lay_side_by_side, geometric[of_block], means[of_block], table))
         for of_block, table in zip(rows, tables, strict=True)
     ]
     return tables, lays
 
 
 def _walk(matrix: sp.csr_array) -> tuple[NDArray[Any], ...]:
-    """What a walk over the non-zeros reads."""
     values = matrix.data if matrix.data.dtype.kind == "f" else _unsigned(matrix.data)
     return matrix.indptr, _unsigned(matrix.indices), values
-
-
-def _even(n_rows: int) -> NDArray[np.int64]:
-    """In place of `indptr`: rows of equal work."""
-    return np.zeros(n_rows + 1, np.int64)
 
 
 def _unsigned(positions: NDArray[Any]) -> NDArray[Any]:

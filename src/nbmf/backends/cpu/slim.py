@@ -2,10 +2,9 @@
 
     μ_ui = b_i + Σ_j x_uj B_ji,   B_ji ← B_ji · Σ_u x_uj t_ui/μ_ui / (Σ_u x_uj (α + t_ui)/(α + μ_ui) + ρ)
 
-`fit_lanes` does LANES items side by side with all others as neighbours: a non-zero of x is loaded once for all of them
-and their numbers lie next to each other. `fit_candidates` does one item with few neighbours, and touches only users who
-have one of those or the item itself; all other users have μ = b. Sums run in the weights' own precision for at most RUN
-terms and then go to double, and no loop both stores and sums up (kernels.py says why).
+`fit_lanes` does LANES items side by side with all others as neighbours: a non-zero of x is loaded once for all of them.
+`fit_candidates` does one item with few neighbours, and touches only users who have one of those or the item itself; all
+others have μ = b. Sums and loops are made as in kernels.py.
 """
 
 from __future__ import annotations
@@ -164,10 +163,7 @@ def fit_lanes(
 
 @compiled
 def _touch(item, near, columns, targets, place, touched, local):
-    """Number the users who have the item, in its order, then those who have a neighbour, and return how many they are.
-
-    `local` is set to the number of the user of each entry of the neighbours, one neighbour after another.
-    """
+    """Number the users who have the item, then those who have a neighbour; `local` is that of neighbours' entries."""
     n_touched, entry = 0, 0
     for p in range(targets[0][item], targets[0][item + 1]):
         place[targets[1][p]] = n_touched
@@ -189,10 +185,7 @@ def _touch(item, near, columns, targets, place, touched, local):
 def _expect_touched(
     near, columns, local, counts, α, penalty, weights, intercept, intensity, exposure, shares, n_others
 ):  # fmt: skip
-    """As `_expect`, for one item; `n_others` users have neither it nor a neighbour: for all of them μ is the intercept.
-
-    Return the objective less its constant, the size of its terms, and the sums of exposures and of shares.
-    """
+    """As `_expect`, for one item, which `n_others` users do not touch; also return the sums of exposures and shares."""
     scale, least = weights.dtype.type(1) / α, np.finfo(weights.dtype).tiny
     objective, size, entry = 0.0, 0.0, 0
     intensity[:] = intercept
@@ -289,11 +282,8 @@ def fit_candidates(
 
 @compiled
 def choose_candidates(start, stop, rows, targets, popularity, n_neighbours, chosen, n_chosen):
-    """For each of items `start` to `stop` choose those that go with it most often, by Σ_u x_uj t_ui/√(Σ_u x_uj).
-
-    `chosen`, items × n_neighbours, is set to them in ascending order, and `n_chosen` to their number. Those that never
-    go with the item are not chosen, as the first update would set their weights to 0.
-    """
+    """For each of items `start` to `stop` choose those that go with it most often, by Σ_u x_uj t_ui/√(Σ_u x_uj)."""
+    # those that never go with the item are not chosen, as the first update would set their weights to 0
     n_items = len(popularity)
     together, met = np.zeros(n_items), np.empty(n_items, np.int64)
     for item in range(start, stop):

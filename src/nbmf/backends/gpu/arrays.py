@@ -124,72 +124,55 @@ def tables(factor: Factor, device: Any) -> tuple[Tensor, Tensor]:
 
 
 class Runs(NamedTuple):
-    """Rows cut into runs of bounded length, so that no program of a kernel has much more to do than another.
-
-    Run n has the non-zeros first[n] to last[n] of row[n]. Its sums go to the row's own place if slot[n] is −1, else to
-    that row of the n_slots partial sums. Rows with several runs have the slots split_first to split_last.
-    """
+    """Rows cut into runs of bounded length, so that no program of a kernel has much more to do than another."""
 
     row: Tensor
-    first: Tensor
+    first: Tensor  # non-zero of each run
     last: Tensor
-    slot: Tensor
-    split_row: Tensor
-    split_first: Tensor
+    slot: Tensor  # of the partial sums; −1 for a row of one run, whose sums go to the row's own place
+    split_row: Tensor  # the rows with several runs,
+    split_first: Tensor  # and their slots
     split_last: Tensor
     n_slots: int
     empty_row: Tensor
 
 
 def cut(indptr: Tensor, columns: Tensor, longest: int, block: int = 0) -> Runs:
-    """Cut rows into runs of at most `longest` non-zeros.
-
-    If `block` is not 0, runs also end where the columns' number passes a multiple of it, and the runs of a block come
-    together: the rows that they gather are then still in the cache.
-    """
+    """Cut rows into runs of at most `longest` non-zeros, whose columns lie in one block of `block`, if not 0."""
     device, n_rows, nnz = indptr.device, len(indptr) - 1, len(columns)
-    lengths = indptr[1:] - indptr[:-1]
-    starts, rows = indptr[:-1], torch.arange(n_rows, device=device)
-    if block and nnz:
-        row_of = torch.repeat_interleave(rows, lengths)
-        part = columns.long() // block
-        new = torch.ones(nnz, dtype=torch.bool, device=device)
-        new[1:] = (row_of[1:] != row_of[:-1]) | (part[1:] != part[:-1])
-        starts = new.nonzero().ravel()
-        rows, lengths = row_of[starts], torch.diff(starts, append=torch.tensor([nnz], device=device))
+    row_of = torch.repeat_interleave(torch.arange(n_rows, device=device), torch.diff(indptr))
+    part = columns.long() // block if block else torch.zeros_like(row_of)
+    new = torch.ones(nnz, dtype=torch.bool, device=device)
+    new[1:] = (row_of[1:] != row_of[:-1]) | (part[1:] != part[:-1])
+    starts = new.nonzero().ravel()
+    lengths = torch.diff(starts, append=torch.tensor([nnz], device=device))
     n_runs = (lengths + longest - 1) // longest
-    which = torch.repeat_interleave(torch.arange(len(rows), device=device), n_runs)
+    which = torch.repeat_interleave(torch.arange(len(starts), device=device), n_runs)
     before = torch.cumsum(n_runs, 0) - n_runs
     first = starts[which] + longest * (torch.arange(len(which), device=device) - before[which])
     last = torch.minimum(first + longest, starts[which] + lengths[which])
-    row = rows[which]
+    row = row_of[first]
     of_row = torch.bincount(row, minlength=n_rows)
     split_row = (of_row > 1).nonzero().ravel()
     split_last = torch.cumsum(of_row[split_row], 0)
     split = of_row[row] > 1
     slot = torch.where(split, torch.cumsum(split, 0) - 1, -1)
-    runs = [row, first, last, slot]
-    if block and nnz:
-        order = torch.argsort(columns[first].long() // block, stable=True)
-        runs = [values[order] for values in runs]
-    row, first, last, slot = runs
+    # the runs of a block come together: the rows that they gather are then still in the cache
+    order = torch.argsort(part[first], stable=True)
+    row, first, last, slot = (values[order] for values in (row.int(), first, last, slot.int()))
     splits = split_row.int(), split_last - of_row[split_row], split_last
     n_slots = int(split_last[-1]) if len(split_last) else 0
-    return Runs(row.int(), first, last, slot.int(), *splits, n_slots, empty_row=(of_row == 0).nonzero().ravel())
+    return Runs(row, first, last, slot, *splits, n_slots, empty_row=(of_row == 0).nonzero().ravel())
 
 
 class Clusters(NamedTuple):
-    """Ties on the device: the cluster of each item, the sizes of clusters, and the items of one after another.
+    """Ties on the device."""
 
-    `belongs` is items × clusters, 1 where an item is in a cluster, or None for more than FEW_CLUSTERS; `n_unseen` is
-    users × clusters, the number of items that a user has no count for.
-    """
-
-    labels: Tensor
+    labels: Tensor  # the cluster of each item
     sizes: Tensor
-    members: Tensor
-    belongs: Tensor | None
-    n_unseen: Tensor
+    members: Tensor  # the items of one cluster after another
+    belongs: Tensor | None  # items × clusters, 1 where an item is in a cluster; None for more than FEW_CLUSTERS
+    n_unseen: Tensor  # users × clusters, the number of items that a user has no count for
 
     @classmethod
     def of(cls, labels: Tensor, n_clusters: int, counts: RowCounts) -> Clusters:

@@ -223,7 +223,7 @@ class Gpu:
             rows = Rows.at(start, float(np.ravel(prior.rate)[0]), of_rows)
             parts.append(fetch(settle(data, rows, update, job.tol, job.most), job, passes, own))
         self._kept.clear()
-        return joined(parts, job)
+        return joined(parts)
 
     def best(self, users: Array, items: Array, n: int, exclude: sp.csr_array | None) -> tuple[NDArray[np.intp], Array]:
         """Return the columns and scores of each user's n best items; see `topk.best`."""
@@ -232,7 +232,7 @@ class Gpu:
 
     def _passes(self, table: Tensor, ties: Ties | None) -> Any:
         """Return the kernels that can do it."""
-        if self._kernels == "torch":
+        if (self.kernels or ("triton" if self._device.type == "cuda" else "torch")) == "torch":
             return torch_passes
         from nbmf.backends.gpu import triton as triton_passes  # noqa: PLC0415 (not installed wherever torch is)
 
@@ -296,7 +296,3 @@ class Gpu:
     @cached_property
     def _device(self) -> Any:
         return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-
-    @cached_property
-    def _kernels(self) -> str:
-        return self.kernels or ("triton" if self._device.type == "cuda" else "torch")

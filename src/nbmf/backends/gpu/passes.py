@@ -1,7 +1,7 @@
 """The passes of the gpu backend in plain PyTorch: what its kernels mean, and what runs where they cannot.
 
-They run on a CPU, in double precision over tiles, and with very many clusters. Rows are taken in blocks, so that no
-array of non-zeros × K or users × items exists as a whole. Each row is summed by itself in one order: the same bits.
+That is on a CPU, in double precision over tiles, and with very many clusters. Rows are taken in blocks, so that no
+array of non-zeros × K or users × items exists as a whole.
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ NARROWEST = 32  # items of a chunk, at least
 def best(users: Tensor, items: Tensor, n: int, exclude: sp.csr_array | None) -> tuple[Tensor, Tensor]:
     """Return the columns and the scores of each user's n best items, best first, equal scores in the items' order.
 
-    What `exclude`, users × items, stores is left out. Where fewer items are left the column is −1 and the score −∞; a
-    score that is not a number is never among the best.
+    What `exclude` stores, and a score of NaN, is left out. Where there are fewer the column is −1 and the score −∞.
     """
     n_users, n_items = len(users), len(items)
     width = max(NARROWEST, 1 << round(np.log2(max(n_items / n, 1)) / 2))
@@ -55,11 +54,9 @@ def _cells(exclude: sp.csr_array, top: int, n_rows: int, n_columns: int, device:
 
 
 def _best_of_rows(scores: Tensor, n: int, width: int) -> tuple[Tensor, Tensor]:
-    """Return the columns and scores of the n best of each row, or of all if there are fewer; −1 for a score of −∞.
-
-    The n best are in the n chunks of largest maximum, equal ones in their order: an item of any other chunk comes after
-    the best item of each of those.
-    """
+    """Return the columns and scores of the n best of each row, or of all if there are fewer; −1 for a score of −∞."""
+    # they are in the n chunks of largest maximum, equal ones in their order: an item of any other chunk comes after the
+    # best item of each of those
     chunks = scores.view(len(scores), -1, width)
     n_chunks = min(n, chunks.shape[1])
     order = chunks.amax(dim=2).sort(dim=1, descending=True, stable=True).indices[:, :n_chunks].sort(dim=1).values
