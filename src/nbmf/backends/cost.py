@@ -42,18 +42,14 @@ class Sizes:
         exposed = self.exposure is not None
         latent = size * N * (1 + exposed) + size * U * K * (1 + exposed)
         latent += size * U * self.n_clusters if self.exposure == "tied" else 0
+        held = {"factors before and after": self._factors, "allocations and exposures": latent}
         if backend == "gpu":
-            runs = 24 * (U + I + N // 128)
-            table = {"counts, both ways": N * (4 + size + 4 + 4) + 8 * (U + I) + runs}
-            table["factors before and after"] = self._factors
             clusters = (4 * U + size * I) * self.n_clusters if self.exposure == "tied" else 0
-            table["allocations and exposures"] = latent + 2 * size * I * K + clusters
+            held["allocations and exposures"] += 2 * size * I * K + clusters
             partials = min(N, I * -(-U // BLOCK_ON_DEVICE)) * (U > BLOCK_ON_DEVICE)
-            table["partial sums of items"] = size * partials * K * (1 + exposed)
-            return table | {"building the transpose": 28 * N}
-        n_blocks = -(-U // BLOCK_USERS)
-        table = {"counts": N * size, "transpose": 8 * N + 4 * n_blocks * (I + 1)}
-        table |= {"factors before and after": self._factors, "allocations and exposures": latent}
+            held |= {"partial sums of items": size * partials * K * (1 + exposed), "building the transpose": 28 * N}
+            return {"counts, both ways": N * (4 + size + 4 + 4) + 8 * (U + I) + 24 * (U + I + N // 128)} | held
+        table = {"counts": N * size, "transpose": 8 * N + 4 * -(-U // BLOCK_USERS) * (I + 1)} | held
         if self.accelerate:
             table["sweeps before"] = PARAMETERS_KEPT * 2 * size * (U + I) * K
         return {"Python": INTERPRETER} | table | {"what the allocator keeps": sum(table.values()) // 4}

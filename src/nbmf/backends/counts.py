@@ -103,7 +103,6 @@ def _with_unknown(matrix: sp.csr_array, unknown: sp.csr_array) -> sp.csr_array:
 
 
 def _transposed_positions(matrix: sp.csr_array, start: int) -> sp.csr_array:
-    """Transpose a block of users; the values are the non-zeros' positions in the whole matrix."""
     indptr = matrix.indptr[start : start + BLOCK_USERS + 1]
     positions = np.arange(indptr[0], indptr[-1], dtype=matrix.indices.dtype)
     shape = (len(indptr) - 1, matrix.shape[1])

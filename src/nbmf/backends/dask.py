@@ -18,13 +18,13 @@ from importlib import import_module
 from itertools import pairwise
 from numbers import Integral
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
-from nbmf.backends import Given, OnHost, Sums, UserSums, check_kind
+from nbmf.backends import Array, Given, OnHost, Sums, UserSums, check_kind
 from nbmf.backends.cost import Sizes
 from nbmf.backends.counts import Counts, take_unknown
 from nbmf.backends.cpu.passes import Cpu, SparseExpectation
@@ -37,7 +37,6 @@ from nbmf.model.ties import Ties
 from nbmf.storage.container import MissingStorageError, Path, StorageError, seal
 from nbmf.storage.counts import counts_of_users, is_counts_file, open_counts, store_counts
 
-Array = NDArray[np.floating[Any]]
 Client = Any  # a distributed.Client; dask is optional
 Future = Any
 Model = TypeVar("Model", bound=Any)
@@ -80,9 +79,9 @@ def fit(
     client : distributed.Client, optional
         Of the cluster to use; by default one with `n_workers` processes on this machine, for this fit alone.
     n_parts : int, optional
-        Number of parts that the users are cut into; by default one per two million counts, or per more where there are
-        many items, and at least two. With the same parts, any number of workers gives the same result to the bit. A
-        worker does as many parts at a time as it has threads, each with the model's `n_threads`, 1 by default.
+        Number of parts that the users are cut into, by default one per two million counts or more, and at least two.
+        With the same parts, any number of workers gives the same result to the bit. A worker does as many parts at a
+        time as it has threads, each with the model's `n_threads`, 1 by default.
     folder : path, optional
         Where the compact file goes if there is none yet; the workers of every machine must see it under this name.
     memory_limit : int or str
@@ -172,23 +171,16 @@ def cut_users(
     ]
 
 
-class Means(NamedTuple):
-    """A factor, or some of its rows, as the passes of a worker read it."""
-
-    mean: Array
-    geometric_mean: Array
-
-    @classmethod
-    def aligned(cls, arrays: Sequence[Array]) -> Any:
-        """Copy what came over the network to where arrays begin: the bits of matrix products may depend on it."""
-        copies = [np.array(values) for values in arrays]
-        return cls(copies[0], copies[-1])
-
-
 def _arrays(factor: Factor, rows: slice = slice(None)) -> list[Array]:
     """Return what is sent of a factor: its means, and geometric means where those are others."""
     kinds = [factor.mean] if isinstance(factor, Point) else [factor.mean, factor.geometric_mean]
     return [values[rows] for values in kinds]
+
+
+def _aligned(arrays: list[Array]) -> Any:
+    """Copy what came over the network to where arrays begin: the bits of matrix products may depend on it."""
+    copies = [np.array(values) for values in arrays]
+    return SimpleNamespace(mean=copies[0], geometric_mean=copies[-1])
 
 
 @dataclass(frozen=True)
@@ -255,7 +247,6 @@ class Cluster(OnHost):
         return sums[0]
 
     def _submit_each(self, what: str, function: Any, *arguments: Sequence[Any]) -> list[Future]:
-        """Submit one task per part, each with its own of the arguments."""
         return [self._submit(what, part, function, *own) for part, *own in zip(self.parts, *arguments, strict=True)]
 
     def _submit(self, what: str, part: Part, function: Any, *arguments: Any) -> Future:
@@ -302,16 +293,15 @@ def _same(value: Any) -> Any:
 def _infer(
     passes: Cpu, sums: bool, counts: Counts, users: list[Array], likelihood: Likelihood, shared: tuple[Any, Ties | None]
 ) -> SparseExpectation:
-    given = Given(Means.aligned(users), Means.aligned(shared[0]), likelihood, shared[1])
+    given = Given(_aligned(users), _aligned(shared[0]), likelihood, shared[1])
     return passes.expect(counts, given, sum_users=sums)
 
 
 def _sum_items(passes: Cpu, counts: Counts, found: SparseExpectation, users: list[Array]) -> Sums:
-    return passes.sum_by_item(counts, found, Means.aligned(users))
+    return passes.sum_by_item(counts, found, _aligned(users))
 
 
 def _added(first: Sums, *others: Sums) -> Sums:
-    """Add up sums in the order of the parts, in double precision."""
     allocated, exposed = (values.astype(np.float64) for values in first)
     for part in others:
         allocated += part.allocated

@@ -87,7 +87,10 @@ def hand_out(
             end()
             raise
 
-    n_threads = n_threads or _n_cores()
+    if not n_threads:
+        from numba import get_num_threads  # noqa: PLC0415 (slow to import, and a GPU does without)
+
+        n_threads = int(get_num_threads())
     helpers: list[Future[None]] = []
     try:
         for _ in range(min(n_threads, len(tasks)) - (stop is None)):
@@ -110,12 +113,6 @@ def _wait(helpers: list[Future[None]]) -> None:
     # Ctrl-C only between two waits
     while wait(helpers, HEARD_WITHIN).not_done:
         pass
-
-
-def _n_cores() -> int:
-    from numba import get_num_threads  # noqa: PLC0415 (slow to import, and a GPU does without)
-
-    return int(get_num_threads())
 
 
 @cache

@@ -14,7 +14,6 @@ from nbmf.backends.cpu.kernels import compiled, gamma_moments
 
 @compiled
 def _dots(found, row, table, size):
-    """Set found[p] to the product of a row with row p of the table."""
     for p in range(size):
         total = 0.0
         for k in range(len(row)):

@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.backends import Given, OnHost, Sums, UserSums, check_kind
+from nbmf.backends import Array, Given, OnHost, Sums, UserSums, check_kind
 from nbmf.backends.counts import Counts
 from nbmf.backends.cpu import kernels
 from nbmf.backends.slopes import SHAPES, Concentrations, Pair, sum_slopes
@@ -25,7 +25,6 @@ from nbmf.model.factors import Gamma, Prior
 from nbmf.model.likelihood import Likelihood, Poisson
 from nbmf.model.ties import Ties
 
-Array = NDArray[np.floating[Any]]
 Loop = tuple[Any, ...]  # what does rows `start` to `stop`, and its further arguments
 Job = tuple[NDArray[Any], Loop]  # where each row's non-zeros begin (all 0 for equal work), and what does the rows
 
@@ -222,10 +221,8 @@ class Cpu(OnHost):
         return total
 
     def _sum_clusters(self, ties: Ties, values: Array) -> Array:
-        """S_c: the sum of the rows of each cluster's items."""
         bounds, members = np.cumsum([0, *map(len, ties.members)]), np.concatenate(ties.members)
-        sums = np.empty((ties.n_clusters, values.shape[1]), values.dtype)
-        ones = np.ones(len(values), values.dtype)
+        sums, ones = np.empty((ties.n_clusters, values.shape[1]), values.dtype), np.ones(len(values), values.dtype)
         self._share_out((bounds, (kernels.sum_groups, bounds, _unsigned(members), ones, values, sums)))
         return sums
 

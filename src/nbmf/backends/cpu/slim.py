@@ -125,14 +125,13 @@ def fit_lanes(
     items, rows, columns, targets, concentration, penalty, constants, max_iter, tol, stretch,
     weights, intercepts, gains, n_sweeps, states, stop,
 ):  # fmt: skip
-    """Fit some items, at most LANES, on all others.
+    """Fit some items, at most LANES, on all others, until a sweep adds no more than `tol` to an item's objective.
 
     `rows` and `columns` are x by user and by item, each (indptr, indices, values), and `targets` is t by item.
-    `constants` are the part of each item's log-likelihood that depends on neither b nor B. An item stops when a sweep
-    adds no more than `tol` to its objective. With `stretch` the ratio is taken to the power 3/2, until that lowers the
-    objective. `weights`, n_items × LANES and 0 where an item meets itself, are B as it starts and as it ends. To
-    `gains` are added the objective of the start and what each of max_iter sweeps adds. When another thread sets
-    `stop`, the fit ends where it is. An item whose objective fell by more than rounding has the state FALLEN.
+    `constants` are the part of each item's log-likelihood that depends on neither b nor B. With `stretch` the ratio is
+    taken to the power 3/2, until that lowers the objective. `weights`, n_items × LANES and 0 where an item meets
+    itself, are B as it starts and as it ends. To `gains` are added the objective of the start and what each sweep adds.
+    When another thread sets `stop`, the fit ends where it is.
     """
     dtype, n_users, n_items = weights.dtype, len(rows[0]) - 1, len(weights)
     intensity, exposure = np.empty((n_users, LANES), dtype), np.empty((n_users, LANES), dtype)
@@ -219,7 +218,6 @@ def _expect_touched(
 
 @compiled
 def _update_touched(near, columns, local, penalty, exposure, shares, stretched, ratio, weights):
-    """As `_update`, for one item's weights."""
     entry = 0
     for n in range(len(near)):
         begin = columns[0][near[n]]

@@ -9,13 +9,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 import torch
-from numpy.typing import NDArray
 from scipy.special import gammaln
 
+from nbmf.backends import Array
 from nbmf.backends.counts import Counts
 from nbmf.model.factors import Factor, Gamma, Point, Prior
 
-Array = NDArray[np.floating[Any]]
 Tensor = Any  # a torch.Tensor; torch is optional, so its types are not relied on
 
 FEW_CLUSTERS = 256  # whose sums are made by a product
@@ -262,5 +261,4 @@ class ResidentCounts(RowCounts):
 
 
 def _starts(lengths: Tensor) -> Tensor:
-    """Return where rows of these lengths begin and, at last, the end."""
     return torch.nn.functional.pad(torch.cumsum(lengths, 0), (1, 0))

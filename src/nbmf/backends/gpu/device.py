@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 
-from nbmf.backends import FoldJob, Folds, Given, Sums, UserSums, check_kind
+from nbmf.backends import Array, FoldJob, Folds, Given, Sums, UserSums, check_kind
 from nbmf.backends.counts import BLOCK_ON_DEVICE, Counts
 from nbmf.backends.gpu import passes as torch_passes
 from nbmf.backends.gpu.arrays import (
@@ -24,6 +24,7 @@ from nbmf.backends.gpu.arrays import (
     ResidentGamma,
     ResidentPoint,
     RowCounts,
+    Tensor,
     Tiles,
     tables,
     to_device,
@@ -36,23 +37,14 @@ from nbmf.model.factors import Factor, Gamma, Point, Prior
 from nbmf.model.likelihood import Likelihood, Poisson
 from nbmf.model.ties import Ties, tie_items
 
-Array = NDArray[np.floating[Any]]
-Tensor = Any
+Tables = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], Likelihood, Ties | None]
+"""`Given` on the device: the mean and the geometric mean of each factor."""
 
 # Underflow can make λ of a non-zero 0 (see cpu/passes.py); y/λ must stay finite
 LEAST_INTENSITY = {torch.float32: 1e-25, torch.float64: 1e-250}
 LONGEST_RUN = 512
 BLOCK_ROWS = 4096  # rows summed in single precision before the sum goes to double
 CLUSTERED_ON_DEVICE = 1e9  # items × K × clusters from which k-means on the host would take longer than a sweep
-
-
-class Tables(NamedTuple):
-    """`Given` on the device: the mean and the geometric mean of each factor."""
-
-    users: tuple[Tensor, Tensor]
-    items: tuple[Tensor, Tensor]
-    likelihood: Likelihood
-    ties: Ties | None
 
 
 @dataclass(frozen=True)
@@ -90,7 +82,7 @@ class Gpu:
         check_kind(given.likelihood)
         users, items = (tables(factor, self._device) for factor in (given.users, given.items))
         α = self._concentrations(given.likelihood, len(users[0]), users[0].dtype)
-        resident = Tables(users, items, given.likelihood, given.ties)
+        resident = users, items, given.likelihood, given.ties
         return self._infer(self._resident(counts), resident, α, sums=sum_users)
 
     def _infer(
@@ -202,7 +194,7 @@ class Gpu:
         α = self._concentrations(job.likelihood, len(job.start), torch.float64)
 
         def update(data: RowCounts, rows: Rows) -> Rows:
-            given = Tables((rows.mean, rows.geometric_mean), H, job.likelihood, job.ties)
+            given = (rows.mean, rows.geometric_mean), H, job.likelihood, job.ties
             αs = None if α is None else (rows.concentrations.ravel(), α[1])
             sums: Any = self._infer(data, given, αs, sums=True, tile_type=own).user_sums
             allocated, exposed = sums
@@ -231,13 +223,12 @@ class Gpu:
         return columns.cpu().numpy(), scores.cpu().numpy()
 
     def _passes(self, table: Tensor, ties: Ties | None) -> Any:
-        """Return the kernels that can do it."""
         if (self.kernels or ("triton" if self._device.type == "cuda" else "torch")) == "torch":
             return torch_passes
         from nbmf.backends.gpu import triton as triton_passes  # noqa: PLC0415 (not installed wherever torch is)
 
-        n_clusters = 0 if ties is None else ties.n_clusters
-        return triton_passes if triton_passes.fits(table.shape[1], n_clusters) else torch_passes
+        fits = ties is None or ties.n_clusters <= triton_passes.MOST_CLUSTERS
+        return triton_passes if fits and table.shape[1] <= triton_passes.MOST_COMPONENTS else torch_passes
 
     def _concentrations(self, likelihood: Likelihood, n_users: int, dtype: Any) -> Concentrations | None:
         """Return the α of each user, and of each item where those have their own; None for Poisson: exposures are 1."""
@@ -265,14 +256,12 @@ class Gpu:
         return blocks + (weights[whole:].T @ values[whole:]).double()
 
     def _sum_clusters(self, values: Tensor, clusters: Clusters) -> Tensor:
-        """S_c: the sum of the rows of each cluster's items."""
         if clusters.belongs is not None:  # one cluster may have most of the items: a product takes as long for any
             return self._sum_rows(values, clusters.belongs).to(values.dtype)
         rows = values[clusters.members].double()
         return torch.segment_reduce(rows, "sum", lengths=clusters.sizes, axis=0, initial=0).to(values.dtype)
 
     def _clusters(self, ties: Ties, counts: RowCounts) -> Clusters:
-        """Return the ties on the device, kept while they are the same."""
         if self._kept.get("ties") is not ties or self._kept.get("counted") is not counts:
             labels = to_device(ties.labels.astype(np.int32), self._device)
             clusters = Clusters.of(labels, ties.n_clusters, counts)
@@ -281,7 +270,6 @@ class Gpu:
         return found
 
     def _resident(self, counts: Counts) -> ResidentCounts:
-        """Return the counts on the device, kept while they are the same."""
         if self._kept.get("counts") is not counts:
             self._kept.pop("resident", None)  # its memory first
             resident = ResidentCounts.of(counts, self._device, LONGEST_RUN, self.block)

@@ -15,11 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 from nbmf.backends import FoldJob, Folds
-from nbmf.backends.gpu.arrays import ResidentGamma, RowCounts, to_host
+from nbmf.backends.gpu.arrays import ResidentGamma, RowCounts, Tensor, to_host
 from nbmf.backends.threads import cut_within
 from nbmf.model.factors import Gamma, Point
-
-Tensor = Any
 
 BATCH_BYTES = 1 << 31  # of the device's memory for the rows of a batch
 CELL_BYTES = 64  # of a non-zero: its column, count, share and excess, and what making them takes

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import torch
 
-from nbmf.backends.gpu.arrays import Clusters, Moments, ResidentCounts, RowCounts, Tiles
+from nbmf.backends.gpu.arrays import Clusters, Moments, ResidentCounts, RowCounts, Tensor, Tiles
 from nbmf.backends.threads import cut_within
-
-Tensor = Any
 
 Found = tuple[Tensor, Tensor | None, Tensor]  # of each non-zero, of each user, and a log-evidence
 
@@ -37,10 +34,7 @@ def allocate(counts: RowCounts, users: Tensor, items: Tensor, least: float, sum_
 
 
 def expose(counts: RowCounts, users: Tensor, items: Tensor, α_users: Tensor, α_items: Tensor, sum_users: bool) -> Found:
-    """Eq. (update_a) for exact exposures: by how much a non-zero's exceeds that of a zero, y/(α+μ), and the sums.
-
-    What depends on μ of the log-evidence of non-zeros is the third, but for −α ln(1 + μ/α), which the tiles have.
-    """
+    """Eq. (update_a) for exact exposures: by how much a non-zero's exceeds that of a zero, y/(α+μ), and the sums."""
     excess, exposed, total = torch.empty_like(counts.values), torch.zeros_like(users), _zero(users)
     for rows, cells, lengths in _blocks(counts.indptr, users.shape[1]):
         columns = counts.columns[cells]
@@ -166,6 +160,5 @@ def _blocks(indptr: Tensor, width: int) -> Iterator[tuple[slice, slice, Tensor]]
 
 
 def _row_blocks(n_rows: int, width: int) -> Iterator[slice]:
-    """Stretches of rows of an array with at most BLOCK_ENTRIES entries each, or one row."""
     step = max(1, BLOCK_ENTRIES // max(width, 1))
     return (slice(top, top + step) for top in range(0, n_rows, step))

@@ -8,9 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from nbmf.backends.gpu.arrays import to_device
-
-Tensor = Any
+from nbmf.backends.gpu.arrays import Tensor, to_device
 
 BLOCK_BYTES = 1 << 30  # for a block of scores, and for choosing from them
 NARROWEST = 32  # items of a chunk, at least
@@ -47,7 +45,6 @@ def best(users: Tensor, items: Tensor, n: int, exclude: sp.csr_array | None) -> 
 
 
 def _cells(exclude: sp.csr_array, top: int, n_rows: int, n_columns: int, device: Any) -> Tensor:
-    """Return the places of the stored entries of some rows in a block of scores."""
     bounds = exclude.indptr[top : top + n_rows + 1].astype(np.int64)
     rows = np.repeat(np.arange(n_rows, dtype=np.int64), np.diff(bounds))
     return to_device(rows * n_columns + exclude.indices[bounds[0] : bounds[-1]], device)
