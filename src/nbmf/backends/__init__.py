@@ -156,8 +156,7 @@ GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 def make_backend(name: str, n_threads: int | None = None, work: float = 0.0) -> Backend:
     """Return the backend of that name; "auto" is the fastest one here for `work` products per sweep.
 
-    "gpu" without a GPU runs by PyTorch on the CPU, for trying out, and warns; "gpu-bf16" has the fastest exact pass,
-    with half the digits (docs/scale.md).
+    Without a GPU "gpu" runs on the CPU and warns; "gpu-bf16" has the fastest exact pass, with half the digits.
     """
     if name in ("gpu", "gpu-bf16"):
         if find_spec("torch") is None:

@@ -1,7 +1,4 @@
-"""The passes in their shortest correct form, with dense arrays: what every other backend must agree with.
-
-It takes any likelihood as it is.
-"""
+"""The passes in their shortest correct form, with dense arrays and any likelihood: what all others must agree with."""
 
 from __future__ import annotations
 

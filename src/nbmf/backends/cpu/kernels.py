@@ -277,14 +277,6 @@ def expose_rows(
 
 
 @compiled
-def lay_side_by_side(start, stop, first, second, both):
-    """Lay the rows of two arrays of shape n × K next to each other: n × 2 × K."""
-    for row in range(start, stop):
-        both[row, 0] = first[row]
-        both[row, 1] = second[row]
-
-
-@compiled
 def sum_rows(start, stop, indptr, indices, order, shares, excess, users, items, allocated, exposed):
     """Add to each item's sums the latent variables of its non-zeros; `order` finds them among the users'.
 

@@ -262,10 +262,14 @@ def _tables(
     buffers = np.empty((size, int(np.diff(bounds).max()), 2, geometric.shape[1]), geometric.dtype)
     tables = [buffers[n % size, : block.shape[1]] for n, block in enumerate(blocks)]
     lays = [
-        (np.zeros(len(table) + 1, np.int64), (kernels.lay_side_by_side, geometric[of_block], means[of_block], table))
+        (np.zeros(len(table) + 1, np.int64), (_lay_side_by_side, geometric[of_block], means[of_block], table))
         for of_block, table in zip(rows, tables, strict=True)
     ]
     return tables, lays
+
+
+def _lay_side_by_side(start: int, stop: int, first: Array, second: Array, both: Array) -> None:
+    both[start:stop, 0], both[start:stop, 1] = first[start:stop], second[start:stop]
 
 
 def _walk(matrix: sp.csr_array) -> tuple[NDArray[Any], ...]:

@@ -296,9 +296,7 @@ def choose_candidates(start, stop, rows, targets, popularity, n_neighbours, chos
                 together[j] += t * rows[2][q]
         found = np.sort(met[:n_met])
         found = found[found != item]
-        strength = np.empty(len(found))
-        for n in range(len(found)):
-            strength[n] = together[found[n]] / np.sqrt(popularity[found[n]])
+        strength = together[found] / np.sqrt(popularity[found])
         together[met[:n_met]] = 0
         if len(found) > n_neighbours:
             best = np.argsort(-strength, kind="mergesort")[:n_neighbours]

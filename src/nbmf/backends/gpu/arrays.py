@@ -17,6 +17,8 @@ from nbmf.model.factors import Factor, Gamma, Point, Prior
 
 Tensor = Any  # a torch.Tensor; torch is optional, so its types are not relied on
 
+Moments = tuple[Tensor, ...]  # the arrays of a `Gamma`
+
 FEW_CLUSTERS = 256  # whose sums are made by a product
 
 
@@ -72,17 +74,6 @@ class ResidentPoint(Resident, Point):
         return float(self.tensors["value"].sum(dtype=torch.float64))
 
 
-class Moments(NamedTuple):
-    """The arrays of a `Gamma`, as tensors."""
-
-    mean: Tensor
-    geometric_mean: Tensor
-    exposed: Tensor
-    row_means: Tensor
-    row_logs: Tensor
-    row_entropies: Tensor
-
-
 class ResidentGamma(Resident, Gamma):
     """Gamma posteriors on the device."""
 
@@ -91,7 +82,8 @@ class ResidentGamma(Resident, Gamma):
     def __init__(self, moments: Moments, prior_rate: float | Array) -> None:
         # summed now: it is asked for at the end of a sweep, when the device would wait for it
         totals = torch.stack(moments[3:]).sum(dim=1)
-        self.__dict__.update(tensors=moments._asdict(), totals=totals, prior_rate=prior_rate)
+        names = (field.name for field in fields(Gamma) if field.name != "prior_rate")
+        self.__dict__.update(tensors=dict(zip(names, moments, strict=True)), totals=totals, prior_rate=prior_rate)
 
     @cached_property
     def _totals(self) -> list[float]:

@@ -17,18 +17,9 @@ from numpy.typing import NDArray
 
 from nbmf.backends import Array, FoldJob, Folds, Given, Sums, UserSums, check_kind
 from nbmf.backends.counts import BLOCK_ON_DEVICE, Counts
+from nbmf.backends.gpu import arrays
 from nbmf.backends.gpu import passes as torch_passes
-from nbmf.backends.gpu.arrays import (
-    Clusters,
-    ResidentCounts,
-    ResidentGamma,
-    ResidentPoint,
-    RowCounts,
-    Tensor,
-    Tiles,
-    tables,
-    to_device,
-)
+from nbmf.backends.gpu.arrays import ResidentCounts, RowCounts, Tensor, Tiles, tables, to_device
 from nbmf.backends.gpu.clusters import cluster_rows
 from nbmf.backends.gpu.fold import Rows, batches, fetch, joined, settle
 from nbmf.backends.gpu.topk import best
@@ -147,13 +138,13 @@ class Gpu:
         allocated, exposed = (to_device(values, self._device) for values in sums)
         rates = self._column(np.asarray(prior.rate, np.float64))
         moments = self._passes(allocated, None).gamma_moments(float(prior.shape), rates, allocated, exposed)
-        return ResidentGamma(moments, prior.rate)
+        return arrays.ResidentGamma(moments, prior.rate)
 
     def quotient(self, factor: Factor, sums: Sums) -> Point:
         """Return allocated / exposed, Eqs. (nmfH) and (nmfW); where nothing is exposed the old value stays."""
         allocated, exposed = (to_device(values, self._device) for values in sums)
         value = tables(factor, self._device)[0]
-        return ResidentPoint(torch.where(exposed > 0, allocated / exposed, value))
+        return arrays.ResidentPoint(torch.where(exposed > 0, allocated / exposed, value))
 
     def cluster(self, items: Factor, n_clusters: int, rng: np.random.RandomState) -> Ties:
         """Tie items that are alike; few ones by the host, as `cpu` does."""
@@ -211,8 +202,9 @@ class Gpu:
         for part in batches(job.counts.indptr, n_components, 0 if job.ties is None else job.ties.n_clusters):
             data = RowCounts.copied(job.counts[part], self._device, LONGEST_RUN)
             start = to_device(job.start[part], self._device)
-            of_rows = torch.ones_like(start[:, :1]) if α is None else α[0][part, None]
-            rows = Rows.at(start, float(np.ravel(prior.rate)[0]), of_rows)
+            nothing, ones = torch.zeros_like(start), torch.ones_like(start[:, :1])
+            rates, of_rows = ones * float(np.ravel(prior.rate)[0]), ones if α is None else α[0][part, None]
+            rows = Rows(start, start, nothing, nothing, rates, of_rows, torch.zeros_like(ones, dtype=torch.int64))
             parts.append(fetch(settle(data, rows, update, job.tol, job.most), job, passes, own))
         self._kept.clear()
         return joined(parts)
@@ -255,18 +247,18 @@ class Gpu:
         blocks = torch.bmm(a.transpose(1, 2), b).sum(dim=0, dtype=torch.float64)
         return blocks + (weights[whole:].T @ values[whole:]).double()
 
-    def _sum_clusters(self, values: Tensor, clusters: Clusters) -> Tensor:
+    def _sum_clusters(self, values: Tensor, clusters: arrays.Clusters) -> Tensor:
         if clusters.belongs is not None:  # one cluster may have most of the items: a product takes as long for any
             return self._sum_rows(values, clusters.belongs).to(values.dtype)
         rows = values[clusters.members].double()
         return torch.segment_reduce(rows, "sum", lengths=clusters.sizes, axis=0, initial=0).to(values.dtype)
 
-    def _clusters(self, ties: Ties, counts: RowCounts) -> Clusters:
+    def _clusters(self, ties: Ties, counts: RowCounts) -> arrays.Clusters:
         if self._kept.get("ties") is not ties or self._kept.get("counted") is not counts:
             labels = to_device(ties.labels.astype(np.int32), self._device)
-            clusters = Clusters.of(labels, ties.n_clusters, counts)
+            clusters = arrays.Clusters.of(labels, ties.n_clusters, counts)
             self._kept.update(ties=ties, counted=counts, clusters=clusters)
-        found: Clusters = self._kept["clusters"]
+        found: arrays.Clusters = self._kept["clusters"]
         return found
 
     def _resident(self, counts: Counts) -> ResidentCounts:

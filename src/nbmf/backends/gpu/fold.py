@@ -36,18 +36,6 @@ class Rows(NamedTuple):
     concentrations: Tensor
     steps: Tensor
 
-    @classmethod
-    def at(cls, start: Tensor, rate: float, concentrations: Tensor) -> Rows:
-        """Return rows at a start, which serves as their geometric means, too."""
-        rates = torch.full_like(start[:, :1], rate)
-        nothing = torch.zeros_like(start)
-        steps = torch.zeros(len(start), 1, dtype=torch.int64, device=start.device)
-        return cls(start, start, nothing, nothing, rates, concentrations.expand(len(start), 1), steps)
-
-    def take(self, which: Tensor) -> Rows:
-        """Return some of the rows."""
-        return Rows(*(values[which] for values in self))
-
 
 def settle(counts: RowCounts, rows: Rows, update: Callable[[RowCounts, Rows], Rows], tol: float, most: int) -> Rows:
     """Update each row until it changes by less than `tol` of its size; when half are done, the others go on alone."""
@@ -65,7 +53,8 @@ def settle(counts: RowCounts, rows: Rows, update: Callable[[RowCounts, Rows], Ro
             for whole, part in zip(found, rows, strict=True):
                 whole.index_copy_(0, at, part)
             keep = moving.ravel().nonzero().ravel()
-            counts, rows, at, moving = counts.take(keep), rows.take(keep), at[keep], moving[keep]
+            counts, rows = counts.take(keep), Rows(*(values[keep] for values in rows))
+            at, moving = at[keep], moving[keep]
     return Rows(*found)
 
 

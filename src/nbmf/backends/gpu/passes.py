@@ -126,7 +126,7 @@ def gamma_moments(prior_shape: float, prior_rates: Tensor, allocated: Tensor, ex
         mean[block], geometric_mean[block] = a / b, torch.exp(ψ - log_b)
         entropy = a - log_b + torch.lgamma(a) + (1 - a) * ψ
         found[:, block] = torch.stack([values.sum(dim=1) for values in (a / b, ψ - log_b, entropy)])
-    return Moments(mean, geometric_mean, exposed, *found)
+    return mean, geometric_mean, exposed, *found
 
 
 def _log_evidence(y: Tensor, μ: Tensor, α: Tensor, own: float) -> Tensor:

@@ -163,7 +163,7 @@ def gamma_moments(prior_shape: float, prior_rates: Tensor, allocated: Tensor, ex
     settings = {"ROWS": ROWS_OF_GAMMAS, "OWN_RATES": len(prior_rates) > 1, "SHARED": len(exposed) == 1 < len(allocated)}
     settings |= _sizes(allocated)
     _launch(kernels.gamma_rows, triton.cdiv(len(allocated), ROWS_OF_GAMMAS), 4, *arguments, **settings)
-    return Moments(mean, geometric_mean, exposed, *found)
+    return mean, geometric_mean, exposed, *found
 
 
 def _launch(kernel: Any, n_programs: int, warps: int, *arguments: Any, **settings: Any) -> None:
