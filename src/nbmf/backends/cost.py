@@ -80,8 +80,7 @@ class Sizes:
         """Return the bytes of the process that updates all factors for several machines, without the data."""
         size = np.dtype(self.dtype).itemsize
         sums = 2 * size * (self.n_users + self.n_items) * self.n_components  # as they come in, and put together
-        arrays = size * self.nnz + self._factors + 2 * sums
-        return INTERPRETER + ON_THE_WAY * arrays
+        return INTERPRETER + ON_THE_WAY * (size * self.nnz + self._factors + 2 * sums)
 
     def machines(self, memory: int, given: int = 0) -> int | None:
         """Return the number of machines of this memory that a fit needs; None if even one part is too large.

@@ -58,10 +58,7 @@ def of_unseen(unseen: Array, n_unseen: Array, α: Array, library: Any) -> Pair:
 def sum_slopes(
     counts: sp.csr_array, excess: Array, concentrations: Concentrations, tied: tuple[Ties | None, Array], group: str
 ) -> NDArray[np.float64]:
-    """Return ∂/∂α above ∂²/∂α² for "all" cells, each "user" or each "item": by NumPy, some users at a time.
-
-    `tied` is the ties and A_uc. Without ties the cells with a count of 0 are summed elsewhere.
-    """
+    """Return ∂/∂α above ∂²/∂α² for "all" cells, each "user" or each "item"; without ties, of the stored cells alone."""
     (n_users, n_items), (by_user, by_item), (ties, all_unseen) = counts.shape, concentrations, tied
     sums = np.zeros((2, {"all": 1, "user": n_users, "item": n_items}[group]))
     n_clusters = 0 if ties is None else ties.n_clusters

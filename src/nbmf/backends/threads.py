@@ -32,8 +32,7 @@ def cut_evenly(work: NDArray[Any], n_pieces: int) -> list[int]:
     >>> cut_evenly(np.array([0, 5, 6, 7, 8, 13]), 3)
     [0, 1, 5]
     """
-    bounds: list[int] = np.unique(np.searchsorted(work, np.linspace(0, work[-1], n_pieces + 1))).tolist()
-    return bounds
+    return list(map(int, np.unique(np.searchsorted(work, np.linspace(0, work[-1], n_pieces + 1)))))
 
 
 def cut_within(work: NDArray[Any], most: int) -> list[int]:

@@ -40,15 +40,12 @@ SHARES = 32  # many, so that all threads end together, and not a function of the
 
 @dataclass(frozen=True)
 class SparseExpectation(UserSums):
-    """The latent variables of the non-zeros (`shares`, `excess`: see kernels.py) and, if tied, of the unseen cells.
-
-    Exact ones are computed from the factors again by tiles, faster than a users × items array could be read.
-    """
+    """The latent variables of the non-zeros (`shares`, `excess`: see kernels.py) and, if tied, of the unseen cells."""
 
     given: Given
     shares: Array
     excess: Array | None
-    unseen: Array | None
+    unseen: Array | None  # exact ones are computed again by tiles, faster than a users × items array could be read
     log_evidence: float
 
 

@@ -28,8 +28,7 @@ from nbmf.model.factors import Factor, Gamma, Point, Prior
 from nbmf.model.likelihood import Likelihood, Poisson
 from nbmf.model.ties import Ties, tie_items
 
-Tables = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], Likelihood, Ties | None]
-"""`Given` on the device: the mean and the geometric mean of each factor."""
+Tables = tuple[Pair, Pair, Likelihood, Ties | None]  # `Given` with the mean and the geometric mean of each factor
 
 # Underflow can make λ of a non-zero 0 (see cpu/passes.py); y/λ must stay finite
 LEAST_INTENSITY = {torch.float32: 1e-25, torch.float64: 1e-250}
@@ -73,8 +72,7 @@ class Gpu:
         check_kind(given.likelihood)
         users, items = (tables(factor, self._device) for factor in (given.users, given.items))
         α = self._concentrations(given.likelihood, len(users[0]), users[0].dtype)
-        resident = users, items, given.likelihood, given.ties
-        return self._infer(self._resident(counts), resident, α, sums=sum_users)
+        return self._infer(self._resident(counts), (users, items, given.likelihood, given.ties), α, sums=sum_users)
 
     def _infer(
         self, data: RowCounts, given: Tables, α: Concentrations | None, *, sums: bool, tile_type: Any = None

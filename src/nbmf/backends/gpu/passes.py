@@ -12,6 +12,7 @@ from itertools import pairwise
 import torch
 
 from nbmf.backends.gpu.arrays import Clusters, Moments, ResidentCounts, RowCounts, Tensor, Tiles
+from nbmf.backends.slopes import Pair
 from nbmf.backends.threads import cut_within
 
 Found = tuple[Tensor, Tensor | None, Tensor]  # of each non-zero, of each user, and a log-evidence
@@ -75,9 +76,7 @@ def sum_users(counts: RowCounts, weights: Tensor, items: Tensor) -> Tensor:
     return _sum_gathered(counts.indptr, counts.columns, weights, items)
 
 
-def sum_items(
-    counts: ResidentCounts, shares: Tensor, geometric: Tensor, excess: Tensor, means: Tensor
-) -> tuple[Tensor, Tensor]:
+def sum_items(counts: ResidentCounts, shares: Tensor, geometric: Tensor, excess: Tensor, means: Tensor) -> Pair:
     """Σ over each item's non-zeros of share times geometric mean of the user, and of excess, if any, times mean."""
     walk, order = (counts.item_indptr, counts.item_users), counts.order
     allocated = _sum_gathered(*walk, shares[order], geometric)
@@ -103,7 +102,7 @@ def expose_tiles(tiles: Tiles, *, logs: bool, sums: bool, precision: str = "floa
     return exposed if sums else None, total
 
 
-def slope_tiles(rows: Tensor, columns: Tensor, α_rows: Tensor) -> tuple[Tensor, Tensor]:
+def slope_tiles(rows: Tensor, columns: Tensor, α_rows: Tensor) -> Pair:
     """∂/∂α and ∂²/∂α² of −α ln(1 + μ/α), summed over each row's cells as if every count were 0."""
     slope, curvature = (torch.zeros(len(rows), dtype=torch.float64, device=rows.device) for _ in range(2))
     for block in _row_blocks(len(rows), len(columns)):

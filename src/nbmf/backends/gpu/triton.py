@@ -11,6 +11,7 @@ import triton
 from nbmf.backends.gpu import kernels, passes
 from nbmf.backends.gpu.arrays import Clusters, Moments, ResidentCounts, RowCounts, Runs, Tensor, Tiles
 from nbmf.backends.gpu.passes import Found
+from nbmf.backends.slopes import Pair
 
 MOST_CLUSTERS = 1024  # one program can hold no more
 MOST_COMPONENTS = 512
@@ -82,9 +83,7 @@ def sum_users(counts: RowCounts, weights: Tensor, items: Tensor) -> Tensor:
     return _join(runs, partials, sums)
 
 
-def sum_items(
-    counts: ResidentCounts, shares: Tensor, geometric: Tensor, excess: Tensor, means: Tensor
-) -> tuple[Tensor, Tensor]:
+def sum_items(counts: ResidentCounts, shares: Tensor, geometric: Tensor, excess: Tensor, means: Tensor) -> Pair:
     """Σ over each item's non-zeros."""
     runs, two = counts.item_runs, excess is not None
     sums, partials, _ = _places(runs, geometric, counts.shape[1])
@@ -161,8 +160,8 @@ def gamma_moments(prior_shape: float, prior_rates: Tensor, allocated: Tensor, ex
     shape = torch.full((1,), prior_shape, dtype=torch.float64, device=allocated.device)
     arguments = (allocated, exposed, prior_rates.double(), shape, mean, geometric_mean, *found, len(allocated))
     settings = {"ROWS": ROWS_OF_GAMMAS, "OWN_RATES": len(prior_rates) > 1, "SHARED": len(exposed) == 1 < len(allocated)}
-    settings |= _sizes(allocated)
-    _launch(kernels.gamma_rows, triton.cdiv(len(allocated), ROWS_OF_GAMMAS), 4, *arguments, **settings)
+    n_programs = triton.cdiv(len(allocated), ROWS_OF_GAMMAS)
+    _launch(kernels.gamma_rows, n_programs, 4, *arguments, **settings, **_sizes(allocated))
     return mean, geometric_mean, exposed, *found
 
 
