@@ -224,7 +224,8 @@ def walk_of(model, X, monkeypatch):
 def walked(request, monkeypatch):
     """So little data that no thread is woken."""
     model = clone(request.param).set_params(max_iter=3, tol=0, random_state=0, n_threads=1)
-    return walk_of(model, np.random.default_rng(0).poisson(0.5, (20, 12)), monkeypatch)
+    counts = np.random.default_rng(0).poisson(0.5, (20, 12))
+    return walk_of(model, nbmf.Interactions.from_matrix(counts), monkeypatch)
 
 
 def test_the_way_from_fit_to_a_kernel_is_short(walked):

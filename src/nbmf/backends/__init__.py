@@ -7,7 +7,7 @@ import os
 import warnings
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,22 +18,17 @@ from nbmf.model.factors import Factor, Gamma, Point, Prior
 from nbmf.model.likelihood import Likelihood
 from nbmf.model.ties import Ties, tie_items
 
+if TYPE_CHECKING:
+    from nbmf.backends.gpu.device import Gpu
+
 Array = NDArray[np.floating[Any]]
 
 
 class Sums(NamedTuple):
-    """All that the data ever contributes to one side of the factorization.
+    """All that the data ever contributes to one side."""
 
-    Attributes
-    ----------
-    allocated : array
-        Rows × K, Σ ⟨c⟩ over the row's non-zeros: its events shared out among the components.
-    exposed : array
-        Rows × K, or 1 × K where all rows agree: Σ ⟨a⟩ ⟨other side⟩ over all of the row's cells.
-    """
-
-    allocated: Array
-    exposed: Array
+    allocated: Array  # rows × K: Σ ⟨c⟩ over each row's non-zeros
+    exposed: Array  # rows × K, or 1 × K where all rows agree: Σ ⟨a⟩ ⟨other side⟩ over each row's cells
 
 
 class Expectation(Protocol):
@@ -67,13 +62,7 @@ class Backend(Protocol):
         """Sum what `expect` found over each item's cells, with users whose means may be newer."""
 
     def slopes(self, counts: Counts, expectation: Any, group: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return ∂/∂α and ∂²/∂α² of the log-evidence at the intensities of an expectation.
-
-        Parameters
-        ----------
-        group : "all", "user" or "item"
-            Sum over all cells (a number), over those of each user (n_users × 1) or of each item (1 × n_items).
-        """
+        """Return ∂/∂α and ∂²/∂α² of the log-evidence, over "all" cells, each "user" (n × 1) or "item" (1 × n)."""
 
     def conditional(self, prior: Prior, sums: Sums) -> Gamma:
         """Return Gamma(prior shape + allocated, prior rate + exposed) with its moments: Eqs. (update_w), (update_h)."""
@@ -86,22 +75,17 @@ class Backend(Protocol):
 
 
 class FoldJob(NamedTuple):
-    """Rows of counts to fold in, while `factor`, that of the columns, stays fixed.
+    """Rows of counts to fold in, while `factor`, that of the columns, stays fixed."""
 
-    A negative count is an unknown cell; `prior` is that of the rows, whose means begin at `start`. A row is done when
-    an update changes it by less than `tol`, relative to its size, or after `most` updates. `least_sum` bounds the sum
-    of a row's means that sets the rate of its own prior.
-    """
-
-    counts: sp.csr_array
+    counts: sp.csr_array  # a negative one is an unknown cell
     factor: Factor
     likelihood: Likelihood
-    prior: Prior
+    prior: Prior  # of the rows
     ties: Ties | None
-    start: Array
-    least_sum: float
-    tol: float
-    most: int
+    start: Array  # means of the rows
+    least_sum: float  # of a row's means that sets the rate of its own prior
+    tol: float  # a row is done when an update changes it by less than this, relative to its size,
+    most: int  # or after so many updates
 
 
 class Folds(NamedTuple):
@@ -118,10 +102,7 @@ class Device(Protocol):
         """Fold rows in: `estimators.fold_in.fold_in`, for many rows at a time."""
 
     def best(self, users: Array, items: Array, n: int, exclude: sp.csr_array | None) -> tuple[NDArray[np.intp], Array]:
-        """Return the columns and scores of each user's n best items, equal scores in the items' order; −1 is no item.
-
-        exclude : users × items; what is stored there is left out
-        """
+        """Return the columns and scores of each user's n best items, without those that `exclude` stores."""
 
 
 def check_kind(likelihood: Likelihood) -> None:
@@ -151,10 +132,8 @@ class OnHost:
     """Base class of the backends whose factors are NumPy arrays."""
 
     def quotient(self, factor: Factor, sums: Sums) -> Point:
-        """Return allocated / exposed, which is the old value times the ratio of sums that the paper prints.
-
-        Where nothing is exposed (the other side's column is 0) no value changes the likelihood: the old one stays.
-        """
+        """Return allocated / exposed, which is the old value times the ratio of sums that the paper prints."""
+        # where nothing is exposed no value changes the likelihood, and the old one stays
         value, exposed = factor.mean, np.broadcast_to(sums.exposed, factor.mean.shape)
         return Point(np.divide(sums.allocated, exposed, out=value.copy(), where=exposed > 0))
 
@@ -163,31 +142,36 @@ class OnHost:
         return tie_items(items.mean, n_clusters, rng)
 
 
+# products per sweep (non-zeros × K, or cells × K for exact exposures) from which copying to a GPU and back pays
 PAYS_ON_A_GPU = 5e7
-"""Products per sweep (non-zeros × K, or cells × K for exact exposures) from which copying to a GPU and back pays."""
-
-GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-"""Device files of NVIDIA, of Windows' Linux subsystem and of AMD, on Linux, where alone there is Triton."""
-
+# products from which starting a GPU pays for folding in or ranking once: about a second of work for two cores
 PAYS_ALONE = 5e10
-"""Products from which starting a GPU pays for folding in or ranking once: about a second of work for two cores."""
-FEW_ROWS = 16
-"""Fewer rows than this are folded in and ranked by the CPU, which is done before a device has the items."""
+FEW_ROWS = 16  # fewer are folded in and ranked by the CPU before a device has the items
+# those of NVIDIA, of Windows' Linux subsystem and of AMD, on Linux, where alone there is Triton
+GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
 
 def make_backend(name: str, n_threads: int | None = None, work: float = 0.0) -> Backend:
     """Return the backend of that name; "auto" is the fastest one here for `work` products per sweep.
 
-    "gpu" without a GPU runs by PyTorch on the CPU, for trying out, and warns; "gpu-bf16" has the fastest exact pass,
-    with half the digits (docs/scale.md).
+    Without a GPU "gpu" runs on the CPU and warns; "gpu-bf16" has the fastest exact pass, with half the digits.
     """
     if name in ("gpu", "gpu-bf16"):
-        return _make_gpu("bf16" if name == "gpu-bf16" else "float32")
+        if find_spec("torch") is None:
+            raise ModuleNotFoundError("backend='gpu' needs PyTorch, which is not installed: pip install 'nbmf[gpu]'")
+        if _has_gpu():
+            return _gpu(name)
+        warnings.warn(
+            "backend='gpu' finds no GPU that PyTorch and Triton can use, so PyTorch computes on the CPU, slower than "
+            "backend='cpu'",
+            stacklevel=3,
+        )
+        return _gpu(name, "cpu")
     from nbmf.backends.cpu.passes import Cpu  # noqa: PLC0415 (numba is slow to import)
     from nbmf.backends.reference import Reference  # noqa: PLC0415
 
     if name == "auto" and work >= PAYS_ON_A_GPU and _has_gpu():
-        return _make_gpu("float32")
+        return _gpu(name)
     if name in ("auto", "cpu"):
         return Cpu(n_threads)
     if name == "reference":
@@ -196,24 +180,13 @@ def make_backend(name: str, n_threads: int | None = None, work: float = 0.0) -> 
 
 
 def find_device(name: str, work: float, n_rows: int) -> Device | None:
-    """Return the GPU that should fold in or rank n_rows rows, or None if the CPU should.
-
-    The CPU does so where there is no GPU, for a few rows, whose work takes less time than copying the items, and with
-    "auto" for fewer than PAYS_ALONE products.
-    """
+    """Return the GPU that should fold in or rank n_rows rows, or None if the CPU should."""
     asked = name in ("gpu", "gpu-bf16") or (name == "auto" and work >= PAYS_ALONE)
-    if not asked or n_rows < FEW_ROWS or not _has_gpu():
-        return None
-    from nbmf.backends.gpu.device import Gpu  # noqa: PLC0415 (torch is slow to import)
-
-    return Gpu(precision="bf16" if name == "gpu-bf16" else "float32")
+    return _gpu(name) if asked and n_rows >= FEW_ROWS and _has_gpu() else None
 
 
 def _has_gpu() -> bool:
-    """Whether PyTorch and Triton are installed and find a GPU.
-
-    Importing them takes a second or two and 200 MB, so they are asked only where there is a device file.
-    """
+    # importing PyTorch and Triton takes a second or two and 200 MB, so they are asked only where there is a device file
     if find_spec("torch") is None or find_spec("triton") is None or not any(map(os.path.exists, GPU_DEVICES)):
         return False
     import torch  # noqa: PLC0415
@@ -221,16 +194,7 @@ def _has_gpu() -> bool:
     return bool(torch.cuda.is_available())
 
 
-def _make_gpu(precision: str) -> Backend:
-    if find_spec("torch") is None:
-        raise ModuleNotFoundError("backend='gpu' needs PyTorch, which is not installed: pip install 'nbmf[gpu]'")
+def _gpu(name: str, device: str | None = None) -> Gpu:
     from nbmf.backends.gpu.device import Gpu  # noqa: PLC0415 (torch is slow to import)
 
-    if not _has_gpu():
-        warnings.warn(
-            "backend='gpu' finds no GPU that PyTorch and Triton can use, so PyTorch computes on the CPU, slower than "
-            "backend='cpu'",
-            stacklevel=4,
-        )
-        return Gpu(device="cpu", precision=precision)
-    return Gpu(precision=precision)
+    return Gpu(device, "bf16" if name == "gpu-bf16" else "float32")

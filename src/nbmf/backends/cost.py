@@ -1,8 +1,4 @@
-"""What a fit will take: its memory in bytes, from the sizes alone, and its seconds, from those of some of the users.
-
-Beside the data it is given, a fit holds the arrays that `Sizes.memory` lists. For given items, components and clusters
-every pass does the same work per user and some for the items, so its seconds are a straight line in the users.
-"""
+"""What a fit will take: its memory in bytes, from the sizes alone, and its seconds, from those of some of the users."""
 
 from dataclasses import dataclass, replace
 
@@ -20,20 +16,16 @@ ALWAYS_WORTH = 16  # parts that are worth it however large each one's sums over 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the cost of a fit depends on.
-
-    `exposure` is "tied", "exact", or None for Poisson; `accelerate` says whether steps are extrapolated from the
-    parameters of earlier sweeps.
-    """
+    """What the cost of a fit depends on."""
 
     n_users: int
     n_items: int
     nnz: int
     n_components: int
-    exposure: str | None = "tied"
+    exposure: str | None = "tied"  # or "exact", or None for Poisson
     n_clusters: int = 64
     dtype: str = "float32"
-    accelerate: bool = False
+    accelerate: bool = False  # whether steps are extrapolated from the parameters of earlier sweeps
 
     @property
     def products(self) -> float:
@@ -48,26 +40,21 @@ class Sizes:
         exposed = self.exposure is not None
         latent = size * N * (1 + exposed) + size * U * K * (1 + exposed)
         latent += size * U * self.n_clusters if self.exposure == "tied" else 0
+        held = {"factors before and after": self._factors, "allocations and exposures": latent}
         if backend == "gpu":
-            runs = 24 * (U + I + N // 128)
-            table = {"counts, both ways": N * (4 + size + 4 + 4) + 8 * (U + I) + runs}
-            table["factors before and after"] = self._factors
             clusters = (4 * U + size * I) * self.n_clusters if self.exposure == "tied" else 0
-            table["allocations and exposures"] = latent + 2 * size * I * K + clusters
+            held["allocations and exposures"] += 2 * size * I * K + clusters
             partials = min(N, I * -(-U // BLOCK_ON_DEVICE)) * (U > BLOCK_ON_DEVICE)
-            table["partial sums of items"] = size * partials * K * (1 + exposed)
-            return table | {"building the transpose": 28 * N}
-        n_blocks = -(-U // BLOCK_USERS)
-        table = {"counts": N * size, "transpose": 8 * N + 4 * n_blocks * (I + 1)}
-        table["factors before and after"] = self._factors
-        table["allocations and exposures"] = latent
+            held |= {"partial sums of items": size * partials * K * (1 + exposed), "building the transpose": 28 * N}
+            return {"counts, both ways": N * (4 + size + 4 + 4) + 8 * (U + I) + 24 * (U + I + N // 128)} | held
+        table = {"counts": N * size, "transpose": 8 * N + 4 * -(-U // BLOCK_USERS) * (I + 1)} | held
         if self.accelerate:
             table["sweeps before"] = PARAMETERS_KEPT * 2 * size * (U + I) * K
         return {"Python": INTERPRETER} | table | {"what the allocator keeps": sum(table.values()) // 4}
 
     @property
     def parts(self) -> int:
-        """Number of parts that several machines cut the users into, whatever their number: the bits are then the same.
+        """Number of parts that any number of machines cut the users into, so that the bits are always the same.
 
         Each part has sums for all entries of the items' factor, which should not outweigh its counts.
 
@@ -78,14 +65,12 @@ class Sizes:
         return max(2, min(most, -(-self.nnz // NONZEROS_PER_PART)))
 
     def memory_of_worker(self, n_machines: int, given: int = 0) -> int:
-        """Return the bytes that each of several machines holds, which share the parts and the `given` bytes of data.
-
-        A part has its own copy of the items' means and geometric means, and its sums for them, until all is added up.
-        """
+        """Return the bytes that each of several machines holds, which share the parts and the `given` bytes of data."""
         size, K = np.dtype(self.dtype).itemsize, self.n_components
         users, nnz, data, parts = (-(-n // n_machines) for n in (self.n_users, self.nnz, given, self.parts))
         table = replace(self, n_users=users, nnz=nnz).memory()
         arrays = sum(table[name] for name in ("counts", "transpose", "allocations and exposures"))
+        # a part has its own copy of the items' means and geometric means, and its sums for them, until all is added up
         arrays += size * K * (4 * users + (2 + 4 * parts) * self.n_items)
         return INTERPRETER + data + ON_THE_WAY * arrays
 
@@ -93,8 +78,7 @@ class Sizes:
         """Return the bytes of the process that updates all factors for several machines, without the data."""
         size = np.dtype(self.dtype).itemsize
         sums = 2 * size * (self.n_users + self.n_items) * self.n_components  # as they come in, and put together
-        arrays = size * self.nnz + self._factors + 2 * sums
-        return INTERPRETER + ON_THE_WAY * arrays
+        return INTERPRETER + ON_THE_WAY * (size * self.nnz + self._factors + 2 * sums)
 
     def machines(self, memory: int, given: int = 0) -> int | None:
         """Return the number of machines of this memory that a fit needs; None if even one part is too large.
@@ -104,17 +88,14 @@ class Sizes:
         """
         if given + sum(self.memory().values()) <= memory:
             return 1
-        fitting = (n for n in range(2, self.parts + 1) if self.memory_of_worker(n, given) <= memory)
-        return next(fitting, None)
+        return next((n for n in range(2, self.parts + 1) if self.memory_of_worker(n, given) <= memory), None)
 
     @property
     def moved(self) -> int:
-        """Bytes that pass through the driver per sweep on several machines.
-
-        Users' means and geometric means go to the workers, both sums come back and the new means go; items' means and
-        geometric means go once, to be passed on, and both sums come back, added up in double precision.
-        """
+        """Bytes that pass through the driver per sweep on several machines."""
         size, K = np.dtype(self.dtype).itemsize, self.n_components
+        # users' means and geometric means go to the workers, both sums come back and the new means go; items' means and
+        # geometric means go once, to be passed on, and both sums come back, added up in double precision
         return K * (5 * size * self.n_users + (2 * size + 16) * self.n_items)
 
     @property
@@ -127,10 +108,11 @@ class Sizes:
 def continued(few: tuple[int, float], more: tuple[int, float], n_users: int) -> float:
     """Return the seconds for n_users, on the line through (users, seconds) of few and of more users.
 
+    A pass does the same work for each user, and some for the items. Neither takes less than no time: a clock that says
+    so was disturbed, and the slope is bounded.
+
     >>> continued((10, 3.0), (20, 5.0), 100)
     21.0
-
-    Neither users nor items take less than no time: a clock that says so was disturbed, and the slope is bounded.
     """
     (n_few, of_few), (n_more, of_more) = few, more
     slope = (of_more - of_few) / (n_more - n_few) if n_more > n_few else of_more / n_more

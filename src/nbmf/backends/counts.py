@@ -20,13 +20,7 @@ UNKNOWN = -1.0  # in the place of a count
 
 @dataclass(frozen=True)
 class Counts:
-    """The counts by user beside the same counts by item.
-
-    Attributes
-    ----------
-    by_user : csr_array
-        Users × items, floating point, canonical, no stored zero; UNKNOWN in a cell that is left out.
-    """
+    """The counts, users × items: floating point, canonical, no stored zero; UNKNOWN in a cell that is left out."""
 
     by_user: sp.csr_array
 
@@ -42,10 +36,7 @@ class Counts:
 
     @cached_property
     def by_item(self) -> tuple[sp.csr_array, ...]:
-        """The transpose, in csr_arrays of items × users for blocks of BLOCK_USERS users.
-
-        The values are the non-zeros' positions in `by_user`. A walk over a block finds its users' factors in the cache.
-        """
+        """The transpose, items × users, of blocks of users whose factors a cache holds; the values are positions."""
         blocks = range(0, max(self.by_user.shape[0], 1), BLOCK_USERS)
         return tuple(_transposed_positions(self.by_user, start) for start in blocks)
 
@@ -53,12 +44,12 @@ class Counts:
     def values(self) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
         """The distinct counts, and how often each occurs."""
         stored = self.by_user.data
-        if len(stored) and stored.max() < SMALL_COUNT and _whole(stored):  # sorting would take far longer
-            pieces = (stored[start : start + CHUNK] for start in range(0, len(stored), CHUNK))
-            size = int(stored.max()) + 1
-            times = np.zeros(size, np.intp)
+        pieces = [stored[start : start + CHUNK] for start in range(0, len(stored), CHUNK)]
+        small = pieces and stored.max() < SMALL_COUNT
+        if small and all(np.all(np.rint(piece) == piece) for piece in pieces):  # sorting would take far longer
+            times = np.zeros(int(stored.max()) + 1, np.intp)
             for piece in pieces:
-                times += np.bincount(np.maximum(piece, 0).astype(np.intp), minlength=size)
+                times += np.bincount(np.maximum(piece, 0).astype(np.intp), minlength=len(times))
             times[:1] = 0  # unknown cells
             values = np.flatnonzero(times)
             return values.astype(np.float64), times[values]
@@ -67,9 +58,8 @@ class Counts:
     @property
     def cells(self) -> tuple[NDArray[np.intp], NDArray[Any], NDArray[np.float64]]:
         """Rows, columns and counts of the non-zeros."""
-        stored = self.by_user.data > 0
-        rows = np.repeat(np.arange(self.by_user.shape[0]), np.diff(self.by_user.indptr))
-        return rows[stored], self.by_user.indices[stored], self.by_user.data[stored].astype(np.float64)
+        rows, columns, values = self._stored(self.by_user.data > 0)
+        return rows, columns, values.astype(np.float64)
 
     @cached_property
     def total(self) -> float:
@@ -80,17 +70,12 @@ class Counts:
     @cached_property
     def unknown(self) -> sp.csr_array | None:
         """A 1 in each cell that is left out, users × items; None if there is none."""
-        cells = self.by_user.data < 0
-        if not cells.any():
-            return None
-        rows = np.repeat(np.arange(self.by_user.shape[0]), np.diff(self.by_user.indptr))[cells]
-        ones = np.ones(len(rows), self.by_user.dtype)
-        return sp.csr_array((ones, (rows, self.by_user.indices[cells])), shape=self.by_user.shape)
+        rows, columns, values = self._stored(self.by_user.data < 0)
+        return sp.csr_array((np.ones_like(values), (rows, columns)), shape=self.by_user.shape) if len(rows) else None
 
-
-def _whole(values: NDArray[Any]) -> bool:
-    pieces = (values[start : start + CHUNK] for start in range(0, len(values), CHUNK))
-    return all(bool(np.all(np.rint(piece) == piece)) for piece in pieces)
+    def _stored(self, which: NDArray[np.bool_]) -> tuple[NDArray[Any], ...]:
+        rows = np.repeat(np.arange(self.by_user.shape[0]), np.diff(self.by_user.indptr))
+        return rows[which], self.by_user.indices[which], self.by_user.data[which]
 
 
 def take_unknown(unknown: Any, users: Ids, items: Ids) -> sp.csr_array | None:
@@ -109,7 +94,6 @@ def take_unknown(unknown: Any, users: Ids, items: Ids) -> sp.csr_array | None:
 
 
 def _with_unknown(matrix: sp.csr_array, unknown: sp.csr_array) -> sp.csr_array:
-    """Store UNKNOWN in some cells."""
     mask = canonical(sp.csr_array((np.ones(unknown.nnz), unknown.indices, unknown.indptr), shape=unknown.shape))
     mask.data[:] = 1.0
     known = canonical(matrix.astype(np.float64) - matrix.astype(np.float64) * mask)
@@ -117,7 +101,6 @@ def _with_unknown(matrix: sp.csr_array, unknown: sp.csr_array) -> sp.csr_array:
 
 
 def _transposed_positions(matrix: sp.csr_array, start: int) -> sp.csr_array:
-    """Transpose a block of users; the values are the non-zeros' positions in the whole matrix."""
     indptr = matrix.indptr[start : start + BLOCK_USERS + 1]
     positions = np.arange(indptr[0], indptr[-1], dtype=matrix.indices.dtype)
     shape = (len(indptr) - 1, matrix.shape[1])

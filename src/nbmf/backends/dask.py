@@ -1,9 +1,8 @@
 """Fits on several machines, by dask.distributed: users are cut into parts, and sums over users are added over parts.
 
-Distribution is one more backend, around that of a single machine: the algorithms, the loop and the checkpoints are the
-same and run here. A worker reads its part of the counts from the file and gets the factors from here in every sweep;
-what it finds is added up in the order of the parts. So no worker holds anything that cannot be made again: one that is
-killed is replaced, its tasks are repeated, and the result is the same to the bit.
+This is one more backend, around that of a single machine. A worker reads its part of the counts from the file and gets
+the factors from here in every sweep; what it finds is added up in the order of the parts. No worker holds anything that
+cannot be made again: one that is killed is replaced, its tasks are repeated, and the result is the same to the bit.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from importlib import import_module
 from itertools import pairwise
 from numbers import Integral
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
-from nbmf.backends import Given, OnHost, Sums, UserSums, check_kind
+from nbmf.backends import Array, Given, OnHost, Sums, UserSums, check_kind
 from nbmf.backends.cost import Sizes
 from nbmf.backends.counts import Counts, take_unknown
 from nbmf.backends.cpu.passes import Cpu, SparseExpectation
@@ -33,12 +32,11 @@ from nbmf.backends.slopes import Pair
 from nbmf.backends.threads import cut_evenly
 from nbmf.data.interactions import Interactions
 from nbmf.model.factors import Factor, Gamma, Point, Prior
-from nbmf.model.likelihood import Likelihood, NegativeBinomial
+from nbmf.model.likelihood import Likelihood
 from nbmf.model.ties import Ties
 from nbmf.storage.container import MissingStorageError, Path, StorageError, seal
 from nbmf.storage.counts import counts_of_users, is_counts_file, open_counts, store_counts
 
-Array = NDArray[np.floating[Any]]
 Client = Any  # a distributed.Client; dask is optional
 Future = Any
 Model = TypeVar("Model", bound=Any)
@@ -81,9 +79,9 @@ def fit(
     client : distributed.Client, optional
         Of the cluster to use; by default one with `n_workers` processes on this machine, for this fit alone.
     n_parts : int, optional
-        Number of parts that the users are cut into; by default one per two million counts, or per more where there are
-        many items, and at least two. With the same parts, any number of workers gives the same result to the bit. A
-        worker does as many parts at a time as it has threads, each with the model's `n_threads`, 1 by default.
+        Number of parts that the users are cut into, by default one per two million counts or more, and at least two.
+        With the same parts, any number of workers gives the same result to the bit. A worker does as many parts at a
+        time as it has threads, each with the model's `n_threads`, 1 by default.
     folder : path, optional
         Where the compact file goes if there is none yet; the workers of every machine must see it under this name.
     memory_limit : int or str
@@ -97,7 +95,10 @@ def fit(
         data = open_counts(path)
         if not data.nnz:
             raise ValueError(f"{os.fspath(path)}: no count is above 0, so there is nothing to learn from")
-        connected = stack.enter_context(_connected(client, n_workers))
+        connected = client
+        if connected is None:
+            cluster = stack.enter_context(local_cluster(n_workers))
+            connected = stack.enter_context(import_module("distributed").Client(cluster))
         size = n_parts or Sizes(data.n_users, data.n_items, data.nnz, model.n_components).parts
         unknown = take_unknown(options.get("unknown"), data.users, data.items)
         parts = cut_users(path, data.matrix, size, np.dtype(model.dtype), getattr(model, "binarize", False), unknown)
@@ -122,14 +123,11 @@ def _check(model: Any, n_workers: int, n_parts: int | None) -> None:
 
 @dataclass(frozen=True)
 class Part:
-    """The counts of users `start` to `stop` of a file, as one worker reads them.
-
-    `seal` is the checksum in the file's header, which shows whether it is still the same file.
-    """
+    """The counts of users `start` to `stop` of a file, as one worker reads them."""
 
     number: int
     path: str
-    seal: str | None
+    seal: str | None  # the checksum in the file's header, which shows whether it is still the same file
     start: int
     stop: int
     dtype: np.dtype[Any]
@@ -150,24 +148,17 @@ class Part:
             matrix = sp.csr_array((np.ones_like(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
         return Counts.of(matrix, self.dtype, self.unknown)
 
-    def given(self, users: Factor, likelihood: Likelihood) -> tuple[Means, Likelihood]:
-        """Return what of the users' factor and of the likelihood belongs to this part."""
-        rows, α = slice(self.start, self.stop), likelihood.concentration
-        if isinstance(α, np.ndarray) and len(α) > 1:
-            likelihood = NegativeBinomial(α[rows])
-        return Means.of(users, rows), likelihood
+    @property
+    def rows(self) -> slice:
+        """The users."""
+        return slice(self.start, self.stop)
 
     def __str__(self) -> str:
         return f"part {self.number} (users {self.start:,} to {self.stop:,} of {self.path})"
 
 
 def cut_users(
-    path: Path,
-    matrix: sp.csr_array,
-    n_parts: int,
-    dtype: np.dtype[Any],
-    binarize: bool = False,
-    unknown: sp.csr_array | None = None,
+    path: Path, matrix: sp.csr_array, n_parts: int, dtype: np.dtype[Any], binarize: bool = False, unknown: Any = None
 ) -> list[Part]:
     """Cut the users into parts of about equal numbers of counts."""
     n_users = matrix.shape[0]
@@ -180,29 +171,23 @@ def cut_users(
     ]
 
 
-class Means(NamedTuple):
-    """A factor, or some of its rows, on its way to a worker: what the passes read of it."""
-
-    mean: Array
-    geometric_mean: Array
-
-    @classmethod
-    def of(cls, factor: Factor, rows: slice = slice(None)) -> Means:
-        """Take some rows of a factor."""
-        mean = factor.mean[rows]
-        return cls(mean, mean if isinstance(factor, Point) else factor.geometric_mean[rows])
-
-    def aligned(self) -> Any:
-        """Copy what came over the network to where arrays begin: the bits of matrix products may depend on it."""
-        mean = np.array(self.mean)
-        return Means(mean, mean if self.geometric_mean is self.mean else np.array(self.geometric_mean))
+def _arrays(factor: Factor, rows: slice = slice(None)) -> list[Array]:
+    """Return what is sent of a factor: its means, and geometric means where those are others."""
+    kinds = [factor.mean] if isinstance(factor, Point) else [factor.mean, factor.geometric_mean]
+    return [values[rows] for values in kinds]
 
 
-@dataclass(frozen=True, kw_only=True)
+def _aligned(arrays: list[Array]) -> Any:
+    """Copy what came over the network to where arrays begin: the bits of matrix products may depend on it."""
+    copies = [np.array(values) for values in arrays]
+    return SimpleNamespace(mean=copies[0], geometric_mean=copies[-1])
+
+
+@dataclass(frozen=True)
 class SpreadExpectation(UserSums):
     """Allocations and exposures that stay with the workers, one per part, and what came back of them."""
 
-    found: tuple[Future, ...]
+    found: list[Future]
     log_evidence: float
 
 
@@ -217,33 +202,25 @@ class Cluster(OnHost):
     def expect(self, counts: Counts, given: Given, *, sum_users: bool = True) -> SpreadExpectation:
         """Infer allocations and exposures of every part."""
         check_kind(given.likelihood)
-        shared = self._send((Means.of(given.items), given.ties))
-        found = []
-        for part, data in zip(self.parts, self._counts, strict=True):
-            users, likelihood = part.given(given.users, given.likelihood)
-            mine = (self._send(users), shared, likelihood)
-            found.append(self._submit("expect", part, _infer, self.passes, data, *mine, sum_users))
-        reports = [self._submit("report", part, _REPORT, each) for part, each in zip(self.parts, found, strict=True)]
-        gathered: list[tuple[Sums | None, float]] = self._gather(reports)
-        log_evidence = float(sum(log for _, log in gathered))
-        sums = [sums for sums, _ in gathered if sums is not None]
-        stacked = _stacked(sums) if sum_users else None
-        return SpreadExpectation(found=tuple(found), sums=stacked, log_evidence=log_evidence)
+        shared = [self._send((_arrays(given.items), given.ties))] * len(self.parts)
+        users = [self._send(_arrays(given.users, part.rows)) for part in self.parts]
+        likelihoods = [given.likelihood.of_rows(part.rows) for part in self.parts]
+        infer = partial(_infer, self.passes, sum_users)
+        found = self._submit_each("expect", infer, self._counts, users, likelihoods, shared)
+        reports: list[tuple[Any, float]] = self._gather(self._submit_each("report", _REPORT, found))
+        sums = _stacked([sums for sums, _ in reports]) if sum_users else None
+        return SpreadExpectation(sums, found, float(sum(log for _, log in reports)))
 
     def sum_by_item(self, counts: Counts, expectation: SpreadExpectation, users: Factor) -> Sums:
         """Sum the same allocations and exposures for each item, in the order of the parts."""
-        tasks = []
-        for part, data, found in zip(self.parts, self._counts, expectation.found, strict=True):
-            means = self._send(Point(users.mean[part.start : part.stop]))
-            tasks.append(self._submit("sum", part, _sum_items, self.passes, data, found, means))
+        means = [self._send([users.mean[part.rows]]) for part in self.parts]
+        tasks = self._submit_each("sum", partial(_sum_items, self.passes), self._counts, expectation.found, means)
         (total,) = self._gather([self._reduced(tasks)])
         return Sums(*(values.astype(users.mean.dtype) for values in total))
 
     def slopes(self, counts: Counts, expectation: SpreadExpectation, group: str) -> Pair:
         """∂/∂α and ∂²/∂α² of the log-evidence: those of users one part after another, others added up."""
-        tasks = []
-        for part, data, found in zip(self.parts, self._counts, expectation.found, strict=True):
-            tasks.append(self._submit("slopes", part, self.passes.slopes, data, found, group))
+        tasks = self._submit_each("slopes", partial(self.passes.slopes, group=group), self._counts, expectation.found)
         join = np.concatenate if group == "user" else partial(np.sum, axis=0)
         slope, curvature = (join(values) for values in zip(*self._gather(tasks), strict=True))
         return slope, curvature
@@ -261,16 +238,16 @@ class Cluster(OnHost):
         return [self._submit("load", part, part.load) for part in self.parts]
 
     def _reduced(self, sums: Sequence[Future]) -> Future:
-        """Add up the sums of all parts on the workers, some neighbours at a time, so that only the total arrives here.
-
-        The order depends on nothing but the number of parts, so the bits do not either.
-        """
+        """Add up the sums of all parts on the workers, some neighbours at a time: only the total arrives here."""
         parts = self.parts
         while len(sums) > 1:
             groups = range(0, len(sums), ADDED_AT_ONCE)
             sums = [self._submit("add", parts[k], _added, *sums[k : k + ADDED_AT_ONCE]) for k in groups]
             parts = parts[::ADDED_AT_ONCE]
         return sums[0]
+
+    def _submit_each(self, what: str, function: Any, *arguments: Sequence[Any]) -> list[Future]:
+        return [self._submit(what, part, function, *own) for part, *own in zip(self.parts, *arguments, strict=True)]
 
     def _submit(self, what: str, part: Part, function: Any, *arguments: Any) -> Future:
         key = f"nbmf-{what}-{part.number}-{os.urandom(8).hex()}"
@@ -282,10 +259,21 @@ class Cluster(OnHost):
             return self.client.submit(_same, value, key=f"nbmf-send-{os.urandom(8).hex()}", pure=False)
 
     def _gather(self, tasks: Sequence[Future]) -> list[Any]:
-        """Return the results of the tasks, in their order."""
+        """Return the results of the tasks, in their order; wait for them as long as there are workers."""
         distributed: Any = import_module("distributed")
+        alone = 0
         try:
-            self._wait(tasks)
+            while alone < PATIENCE:
+                try:
+                    distributed.wait(tasks, timeout=1)
+                    break
+                except TimeoutError:
+                    alone = 0 if self.client.ncores() else alone + 1
+            else:
+                raise WorkersKilledError(
+                    f"there has been no worker for {PATIENCE} seconds; start some, and resume from a checkpoint if "
+                    "there is one"
+                )
             found: list[Any] = self.client.gather(list(tasks))
         except distributed.KilledWorker as error:
             number = re.match(r"nbmf-[a-z]+-([0-9]+)-", error.task)  # as `_submit` names tasks
@@ -297,38 +285,23 @@ class Cluster(OnHost):
             ) from error
         return found
 
-    def _wait(self, tasks: Sequence[Future]) -> None:
-        """Wait for the tasks as long as there are workers to do them."""
-        distributed: Any = import_module("distributed")
-        alone = 0
-        while alone < PATIENCE:
-            try:
-                distributed.wait(tasks, timeout=1)
-                return
-            except TimeoutError:
-                alone = 0 if self.client.ncores() else alone + 1
-        raise WorkersKilledError(
-            f"there has been no worker for {PATIENCE} seconds; start some, and resume from a checkpoint if there is one"
-        )
-
 
 def _same(value: Any) -> Any:
     return value
 
 
 def _infer(
-    passes: Cpu, counts: Counts, users: Means, shared: tuple[Means, Ties | None], likelihood: Likelihood, sums: bool
+    passes: Cpu, sums: bool, counts: Counts, users: list[Array], likelihood: Likelihood, shared: tuple[Any, Ties | None]
 ) -> SparseExpectation:
-    items, ties = shared
-    return passes.expect(counts, Given(users.aligned(), items.aligned(), likelihood, ties), sum_users=sums)
+    given = Given(_aligned(users), _aligned(shared[0]), likelihood, shared[1])
+    return passes.expect(counts, given, sum_users=sums)
 
 
-def _sum_items(passes: Cpu, counts: Counts, found: SparseExpectation, users: Point) -> Sums:
-    return passes.sum_by_item(counts, found, Point(np.array(users.value)))
+def _sum_items(passes: Cpu, counts: Counts, found: SparseExpectation, users: list[Array]) -> Sums:
+    return passes.sum_by_item(counts, found, _aligned(users))
 
 
 def _added(first: Sums, *others: Sums) -> Sums:
-    """Add up sums in the order of the parts, in double precision."""
     allocated, exposed = (values.astype(np.float64) for values in first)
     for part in others:
         allocated += part.allocated
@@ -351,26 +324,13 @@ def local_cluster(n_workers: int) -> Iterator[Any]:
         dask, distributed = import_module("dask"), import_module("distributed")
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("several workers need dask: pip install 'nbmf[dask]'") from error
-    settings: dict[str, Any] = {"distributed.scheduler.allowed-failures": ALLOWED_DEATHS}
     # dask gives a worker up for good this long after a death if by chance it is just being replaced again
-    settings["distributed.deploy.lost-worker-timeout"] = "1 day"
-    options = {"threads_per_worker": 1, "processes": True, "dashboard_address": None, "preload": [DEAF]}
-    anywhere = {"dashboard_address": "127.0.0.1:0"}  # dask's usual port is taken when another fit runs
-    with (
-        dask.config.set(settings),
-        distributed.LocalCluster(n_workers=n_workers, scheduler_kwargs=anywhere, **options) as cluster,
-    ):
+    settings: dict[str, Any] = {"distributed.deploy.lost-worker-timeout": "1 day"}
+    settings["distributed.scheduler.allowed-failures"] = ALLOWED_DEATHS
+    options: dict[str, Any] = {"threads_per_worker": 1, "processes": True, "dashboard_address": None, "preload": [DEAF]}
+    options["scheduler_kwargs"] = {"dashboard_address": "127.0.0.1:0"}  # the usual port is taken when another fit runs
+    with dask.config.set(settings), distributed.LocalCluster(n_workers=n_workers, **options) as cluster:
         yield cluster
-
-
-@contextmanager
-def _connected(client: Client | None, n_workers: int) -> Iterator[Client]:
-    """Yield the given client, or one of a cluster of processes that lives as long as the fit."""
-    if client is not None:
-        yield client
-        return
-    with local_cluster(n_workers) as cluster, import_module("distributed").Client(cluster) as found:
-        yield found
 
 
 @contextmanager
@@ -386,16 +346,12 @@ def _compact(source: Any, folder: Path | None, memory_limit: int | str, client: 
         return
     with tempfile.TemporaryDirectory(prefix="nbmf-", dir=folder) as place:
         if hasattr(source, "__dask_graph__"):
-            source = _parts_of(source, os.path.join(place, "parts"), client)
+            if not hasattr(source, "to_parquet"):
+                name = type(source).__name__
+                raise TypeError(f"cannot read interactions from dask's {name}; make it a dask data frame")
+            with nullcontext() if client is None else client.as_current():
+                source.to_parquet(os.path.join(place, "parts"), write_index=False)
+            source = os.path.join(place, "parts")
         path = os.path.join(place, "fit.counts")
         store_counts(source, path, memory_limit=memory_limit)
         yield path
-
-
-def _parts_of(collection: Any, place: str, client: Client | None) -> str:
-    """Have the cluster write a dask data frame to a folder of parquet parts."""
-    if not hasattr(collection, "to_parquet"):
-        raise TypeError(f"cannot read interactions from dask's {type(collection).__name__}; make it a dask data frame")
-    with nullcontext() if client is None else client.as_current():
-        collection.to_parquet(place, write_index=False)
-    return place

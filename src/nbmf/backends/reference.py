@@ -1,22 +1,16 @@
-"""The passes in their shortest correct form, with dense arrays: what every other backend must agree with.
-
-It takes any likelihood as it is.
-"""
+"""The passes in their shortest correct form, with dense arrays and any likelihood: what all others must agree with."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import digamma, gammaln
 
-from nbmf.backends import Given, OnHost, Sums
+from nbmf.backends import Array, Given, OnHost, Sums
 from nbmf.backends.counts import Counts
 from nbmf.model.factors import Factor, Gamma, Prior
 from nbmf.model.likelihood import Likelihood, NegativeBinomial
 from nbmf.model.ties import Ties
-
-Array = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
-"""Slope and curvature of the log-evidence in α, by which a concentration is learned.
+"""Slope and curvature of the log-evidence in α, by which a concentration is learned, in double precision.
 
 The formulas are written over an array library, NumPy (`NUMPY`) or torch; each backend adds them up in its own way.
-Everything is in double precision.
 """
 
 from itertools import pairwise
@@ -29,8 +28,7 @@ def of_stored(y: Array, excess: Array, α: Array, shared: Array | None, library:
     """Return ∂/∂α and ∂²/∂α² of the log-evidence of stored cells; a negative y is an unknown cell.
 
     If exact (`shared` is None) they are what a cell adds to that of a count of 0, which is summed by tiles: `excess` is
-    y/(α+μ) of a count, and −α/(α+μ) of an unknown cell, which takes off what was added for it. If tied they are those
-    of the counts alone, `shared` being the cell's A_uc, which `excess` adds up to ⟨a⟩ with.
+    y/(α+μ), or −α/(α+μ) of an unknown cell. If tied they are those of the counts alone, and ⟨a⟩ = `excess` + `shared`.
     """
     where, known = library.where, y > 0
     if shared is None:
@@ -56,33 +54,27 @@ def of_unseen(unseen: Array, n_unseen: Array, α: Array, library: Any) -> Pair:
 
 
 def sum_slopes(
-    counts: sp.csr_array,
-    excess: NDArray[Any],
-    concentrations: Concentrations,
-    tied: tuple[Ties, NDArray[Any]] | None,
-    group: str,
+    counts: sp.csr_array, excess: Array, concentrations: Concentrations, tied: tuple[Ties | None, Array], group: str
 ) -> NDArray[np.float64]:
-    """Return ∂/∂α above ∂²/∂α² for "all" cells, each "user" or each "item": by NumPy, some users at a time.
-
-    tied : the ties and A_uc; None for exact exposures, whose cells with a count of 0 are summed elsewhere.
-    """
-    (n_users, n_items), (by_user, by_item) = counts.shape, concentrations
+    """Return ∂/∂α above ∂²/∂α² for "all" cells, each "user" or each "item"; without ties, of the stored cells alone."""
+    (n_users, n_items), (by_user, by_item), (ties, all_unseen) = counts.shape, concentrations, tied
     sums = np.zeros((2, {"all": 1, "user": n_users, "item": n_items}[group]))
-    n_clusters = 0 if tied is None else tied[0].n_clusters
+    n_clusters = 0 if ties is None else ties.n_clusters
     work = counts.indptr + n_clusters * np.arange(n_users + 1, dtype=np.int64)
     for start, stop in pairwise(cut_evenly(work, max(1, int(work[-1]) // BLOCK_WORK))):
         cells = slice(counts.indptr[start], counts.indptr[stop])
         rows = np.repeat(np.arange(start, stop), np.diff(counts.indptr[start : stop + 1]))
         columns, shared = counts.indices[cells], None
-        if tied is not None:
-            labels, unseen = tied[0].labels, tied[1][start:stop].astype(np.float64)
+        if ties is not None:
+            labels, unseen = ties.labels, all_unseen[start:stop].astype(np.float64)
             shared = unseen[rows - start, labels[columns]]
             n_stored = np.bincount((rows - start) * n_clusters + labels[columns], minlength=unseen.size)
             n_unseen = np.bincount(labels, minlength=n_clusters) - n_stored.reshape(unseen.shape)
-            found = of_unseen(unseen, n_unseen, by_user[start:stop], NUMPY)
-            sums[:, slice(None) if group == "all" else slice(start, stop)] += (
-                np.sum(found, axis=1, keepdims=True) if group == "all" else found
-            )
+            found = np.array(of_unseen(unseen, n_unseen, by_user[start:stop], NUMPY))
+            if group == "all":
+                sums += found.sum(axis=1, keepdims=True)
+            else:
+                sums[:, start:stop] += found
         α = by_user[rows] if by_item is None else by_item[columns]
         values = counts.data[cells].astype(np.float64), excess[cells].astype(np.float64)
         groups = {"all": np.zeros_like(rows), "user": rows, "item": columns}[group]

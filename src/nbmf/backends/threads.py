@@ -1,7 +1,6 @@
 """Work on several threads: rows cut by their work, tasks handed out, matrix products on one BLAS thread.
 
-Cuts never depend on the number of threads and each task is done by one thread, so that results have the same bits for
-any number of threads.
+Cuts never depend on the number of threads and one thread does a task, so any number of them gives the same bits.
 """
 
 import os
@@ -31,8 +30,7 @@ def cut_evenly(work: NDArray[Any], n_pieces: int) -> list[int]:
     >>> cut_evenly(np.array([0, 5, 6, 7, 8, 13]), 3)
     [0, 1, 5]
     """
-    bounds: list[int] = np.unique(np.searchsorted(work, np.linspace(0, work[-1], n_pieces + 1))).tolist()
-    return bounds
+    return list(map(int, np.unique(np.searchsorted(work, np.linspace(0, work[-1], n_pieces + 1)))))
 
 
 def cut_within(work: NDArray[Any], most: int) -> list[int]:
@@ -58,18 +56,10 @@ def hand_out(
 ) -> list[Result]:
     """Return job(task) for every task, in their order, done by n_threads threads, all cores by default.
 
-    After an error or Ctrl-C no task is begun, and those under way are waited for.
+    After an error or Ctrl-C no task is begun, and those under way are waited for; `stop`, an array of one number, is
+    then set, so that long tasks can end early. With it the calling thread, which alone hears Ctrl-C, only waits; else
+    it works, too. `report` is called with the number of tasks done after each of them, by one thread at a time.
 
-    Parameters
-    ----------
-    report : callable, optional
-        Called with the number of tasks done after each of them, by one thread at a time.
-    stop : array of one number, optional
-        Set after an error or Ctrl-C, so that long tasks can end early. The calling thread, which alone hears Ctrl-C,
-        then only waits; otherwise it works, too.
-
-    Examples
-    --------
     >>> hand_out(lambda n: n * n, range(4), n_threads=2)
     [0, 1, 4, 9]
     """
@@ -94,7 +84,10 @@ def hand_out(
             end()
             raise
 
-    n_threads = n_threads or _n_cores()
+    if not n_threads:
+        from numba import get_num_threads  # noqa: PLC0415 (slow to import, and a GPU does without)
+
+        n_threads = int(get_num_threads())
     helpers: list[Future[None]] = []
     try:
         for _ in range(min(n_threads, len(tasks)) - (stop is None)):
@@ -117,12 +110,6 @@ def _wait(helpers: list[Future[None]]) -> None:
     # Ctrl-C only between two waits
     while wait(helpers, HEARD_WITHIN).not_done:
         pass
-
-
-def _n_cores() -> int:
-    from numba import get_num_threads  # noqa: PLC0415 (slow to import, and a GPU does without)
-
-    return int(get_num_threads())
 
 
 @cache

@@ -24,14 +24,13 @@ def log_probabilities(
     train: sp.csr_array,
     *,
     n_threads: int | None = None,
-    report: Report | None = None,
+    report: Report = None,
 ) -> Array:
     """Return Σ ln p(y) over the cells of each row that `train` does not store; −∞ where a count is impossible.
 
     The `scores` are the intensities. No count is in a cell of `train`; what is not stored is a 0.
     """
-    n_rows = scores.n_users
-    ordered = with_sorted_rows(counts)
+    n_rows, ordered = scores.n_users, with_sorted_rows(counts)
     at_zero, intensity = Zeros(likelihood, train, n_rows), Entries(ordered)
     walk(scores, np.arange(n_rows), [at_zero, intensity], n_threads=n_threads, report=report)
     row = np.repeat(np.arange(n_rows), np.diff(ordered.indptr))

@@ -1,9 +1,8 @@
 """Rankings: walks over the scores of users for items, a block of users at a time.
 
-Scores come from factors (`FactorScores`) or from a model's own method (`ModelScores`). A walk asks for a block of them,
-shows it to every visit (`Top` keeps each user's best items, `Places` finds the ranks of given items) and drops it:
-nothing of size users × items is stored, and several visits share one product. Neither the blocks nor the products, on
-one BLAS thread each, depend on the number of threads, so the results do not either.
+A walk asks for a block of scores, shows it to every visit (`Top` keeps each user's best items, `Places` finds the ranks
+of given items) and drops it: nothing of size users × items is stored, and several visits share one product. Neither the
+blocks nor the products, on one BLAS thread each, depend on the number of threads, so the results do not either.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from nbmf.backends.threads import hand_out, one_blas_thread
 Array = NDArray[np.floating[Any]]
 Rows = NDArray[np.intp]
 Tiles = Callable[[Rows], Iterator[tuple[int, Array]]]
-Report = Callable[[int, int], None]
+Report = Callable[[int, int], None] | None
 
 TILE_ROWS, TILE_COLUMNS = 256, 1600  # scores of one product, which stay in a core's own cache
 WHOLE_ROWS, WHOLE_CELLS = 128, 2_500_000  # most users and scores of a block of whole rows
@@ -70,8 +69,8 @@ class FactorScores:
     def reader(self, n_rows: int, *, whole: bool) -> Tiles:
         """Return a function for one thread: user rows, at most n_rows → (first column, their scores), left to right.
 
-        It makes one product per tile, and plain loops for a few users. With `whole` it gives all scores of a row at
-        once. The next scores overwrite the last ones, and columns beyond the last item are padding.
+        With `whole` it gives all scores of a row at once. The next scores overwrite the last ones, and columns beyond
+        the last item are padding.
         """
         few = n_rows < FEW_ROWS
         n_columns = self.n_items if few else self.transposed.shape[1]
@@ -188,7 +187,7 @@ def walk(
     *,
     whole: bool = True,
     n_threads: int | None = None,
-    report: Report | None = None,
+    report: Report = None,
 ) -> None:
     """Show the scores of the users in `rows` to each visit, block by block.
 
@@ -206,12 +205,9 @@ def walk(
             for visit in visits:
                 visit(start, block, left, part)
 
-    def report_users(n_blocks: int) -> None:
-        if report is not None:
-            report(min(n_blocks * step, len(rows)), len(rows))
-
+    count_users = None if report is None else lambda n_blocks: report(min(n_blocks * step, len(rows)), len(rows))
     with one_blas_thread():
-        hand_out(show, range(0, len(rows), step), n_threads, report=report_users)
+        hand_out(show, range(0, len(rows), step), n_threads, report=count_users)
 
 
 class Best(NamedTuple):
@@ -230,12 +226,7 @@ class Top:
     """
 
     def __init__(
-        self,
-        n: int,
-        n_users: int,
-        dtype: np.dtype[Any],
-        items: NDArray[np.intp],
-        exclude: sp.csr_array | None = None,
+        self, n: int, n_users: int, dtype: np.dtype[Any], items: NDArray[np.intp], exclude: sp.csr_array | None = None
     ) -> None:
         self.items, self.exclude = items, exclude if exclude is None else with_sorted_rows(exclude)
         self.best = Best(np.full((n_users, n), -1, np.intp), np.full((n_users, n), -np.inf, dtype))
@@ -291,24 +282,14 @@ def top(
     exclude: sp.csr_array | None = None,
     allowed: NDArray[np.bool_] | None = None,
     n_threads: int | None = None,
-    report: Report | None = None,
+    report: Report = None,
     device: Device | None = None,
 ) -> Best:
-    """Return the n best items of each user, best first, equal scores in the order of the items.
+    """Return the n best items of each user in `rows`, or of all, best first, equal scores in the order of the items.
 
-    Parameters
-    ----------
-    rows : array, optional
-        User rows, all by default.
-    exclude : csr_array, optional
-        What a user must not get, users × items.
-    allowed : array, optional
-        Whether each item may be recommended at all.
-    device : Device, optional
-        Ranks instead of the CPU if the scores come from factors.
+    What `exclude`, users × items, stores and what is not `allowed` is left out. A `device` ranks instead of the CPU if
+    the scores come from factors.
 
-    Examples
-    --------
     >>> scores = FactorScores(np.ones((1, 1)), np.array([[3.0], [5.0], [1.0], [5.0]]))
     >>> top(scores, 3).items
     array([[1, 3, 0]])
@@ -335,17 +316,10 @@ def top(
 
 
 def places(
-    scores: Scores,
-    test: sp.csr_array,
-    train: sp.csr_array,
-    *,
-    n_threads: int | None = None,
-    report: Report | None = None,
+    scores: Scores, test: sp.csr_array, train: sp.csr_array, *, n_threads: int | None = None, report: Report = None
 ) -> Places:
     """Return the rank of each stored entry of `test` among its user's items, with those of `train` last.
 
-    Examples
-    --------
     >>> scores = FactorScores(np.ones((1, 1)), np.array([[3.0], [5.0], [1.0], [5.0]]))
     >>> found = places(scores, test=sp.csr_array([[4, 0, 1, 2]]), train=sp.csr_array([[0, 1, 0, 0]]))
     >>> found.above, found.level

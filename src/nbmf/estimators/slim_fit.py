@@ -8,7 +8,7 @@ The items are independent of each other. From a start in which every weight of a
 the objective: the log-likelihood of the targets t, less ρ ΣB.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,6 +24,7 @@ from nbmf.model.likelihood import NegativeBinomial
 
 Array = NDArray[np.floating[Any]]
 Csr = tuple[NDArray[Any], NDArray[Any], Array]
+Report = Callable[[int, int], None]
 
 PLAIN_ROUNDING = 1e-12
 CHUNK_ITEMS = 256  # for which one thread finds the neighbours and fits the weights at a time
@@ -31,31 +32,23 @@ CHUNK_ITEMS = 256  # for which one thread finds the neighbours and fits the weig
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """Fitted weights B, items × items with 0 on the diagonal and sparse if items have few neighbours, and intercepts b.
-
-    `objective` is the sum over the items after each sweep; `settled` says whether every item's objective stopped rising
-    before the last sweep.
-    """
+    """Fitted weights B, items × items, 0 on the diagonal and sparse if items have few neighbours, and intercepts b."""
 
     weights: Array | sp.csr_array
     intercept: Array
-    objective: NDArray[np.float64]
+    objective: NDArray[np.float64]  # the sum over the items after each sweep
     n_sweeps: NDArray[np.intp]
-    settled: bool
+    settled: bool  # whether every item's objective stopped rising before the last sweep
 
 
 @dataclass(frozen=True, eq=False)
 class Regressions:
-    """Every item's regression on the others.
+    """Every item's regression on the others; x and t are canonical, not negative and of one floating type."""
 
-    `inputs` and `targets` are x and t, users × items: canonical, not negative and of one floating type. `concentration`
-    and `penalty` are α and ρ.
-    """
-
-    inputs: sp.csr_array
-    targets: sp.csr_array
-    concentration: float
-    penalty: float
+    inputs: sp.csr_array  # x, users × items
+    targets: sp.csr_array  # t, users × items
+    concentration: float  # α
+    penalty: float  # ρ
 
     @property
     def n_items(self) -> int:
@@ -69,10 +62,7 @@ class Regressions:
         return np.bincount(self.targets.indices, terms, self.n_items).astype(np.float64)
 
     def starts(self, input_means: NDArray[np.float64]) -> tuple[Array, Array]:
-        """Return b and the weight that all of an item's neighbours start with: each side brings half the item's mean.
-
-        `input_means` is the mean over users of the sum of each item's neighbours' inputs.
-        """
+        """Return b and the weight that an item's neighbours start with: each side brings half the item's mean."""
         half = np.asarray(self.targets.sum(axis=0, dtype=np.float64)).ravel() / (2 * self.targets.shape[0])
         start = np.divide(half, input_means, out=np.zeros_like(half), where=input_means > 0)
         return half.astype(self.targets.dtype), start.astype(self.targets.dtype)
@@ -133,100 +123,81 @@ def fit(
     n_neighbors: int | None,
     accelerate: bool,
     n_threads: int | None,
-    report: Callable[[int, int], None] = lambda done, total: None,
+    report: Report = lambda done, total: None,
 ) -> Weights:
     """Fit on several threads, with the same bits for any number of them.
 
-    An item stops when a sweep adds no more than `tol` to its objective. It has at most `n_neighbors` neighbours, all
-    others by default. `accelerate` takes longer steps, B · ratio^(3/2), as long as they do not lower the item's
-    objective. `report` is called with the number of items done and of all items.
+    An item stops when a sweep adds no more than `tol` to its objective. It has at most `n_neighbors` neighbours, or all
+    others. `accelerate` takes longer steps, B · ratio^(3/2), as long as they do not lower the item's objective.
+    `report` is called with the number of items done and of all items.
     """
-    return _Fit(problem, max_iter, tol, accelerate, n_threads, report).run(n_neighbors)
+    return _Fit(problem, (max_iter, float(tol), accelerate), n_threads, report).run(n_neighbors)
 
 
 class _Fit:
     """The arrays that the threads share, and what each of them does."""
 
-    def __init__(
-        self,
-        problem: Regressions,
-        max_iter: int,
-        tol: float,
-        accelerate: bool,
-        n_threads: int | None,
-        report: Callable[[int, int], None],
-    ) -> None:
-        self.problem, self.report, self.n_threads = problem, report, n_threads
+    def __init__(self, problem: Regressions, ending: tuple[Any, ...], n_threads: int | None, report: Report) -> None:
+        self.problem, self.ending, self.n_threads, self.report = problem, ending, n_threads, report
         matrices = (problem.inputs, problem.inputs.tocsc(), problem.targets.tocsc())
         self.rows, self.columns, self.targets = map(_parts, matrices)
         dtype = problem.targets.dtype.type
         self.model = dtype(problem.concentration), dtype(problem.penalty), problem.constants
-        self.ending = max_iter, float(tol), accelerate
         self.input_means = np.asarray(problem.inputs.mean(axis=0, dtype=np.float64)).ravel()
-        n_items = problem.n_items
-        self.n_sweeps, self.states = np.zeros(n_items, np.intp), np.full(n_items, SETTLED)
-        self.gains: dict[int, NDArray[np.float64]] = {}
-        self.stop = np.zeros(1, np.uint8)
+        # of each item how its regression went, and whether all of them shall stop
+        self.records = np.zeros(problem.n_items, np.intp), np.full(problem.n_items, SETTLED), np.zeros(1, np.uint8)
 
     def run(self, n_neighbors: int | None) -> Weights:
-        weights, intercept = self._all() if n_neighbors is None else self._few(n_neighbors)
-        if np.any(self.states == FALLEN):
-            item = int(np.argmax(self.states == FALLEN))
+        weights, intercept, gains = self._all() if n_neighbors is None else self._few(n_neighbors)
+        n_sweeps, states, _ = self.records
+        if np.any(states == FALLEN):
+            item = int(np.argmax(states == FALLEN))
             raise FallingObjectiveError(
-                f"the objective of item number {item} fell in sweep {self.n_sweeps[item]}, by more than rounding; "
+                f"the objective of item number {item} fell in sweep {n_sweeps[item]}, by more than rounding; "
                 "counts or settings are out of the range of their numbers: scale the data, or use target='log1p'"
             )
-        gains = np.sum([self.gains[first] for first in sorted(self.gains)], axis=0)
-        objective = np.cumsum(gains)[1 : self.n_sweeps.max(initial=0) + 1]
-        return Weights(weights, intercept, objective, self.n_sweeps, bool(np.all(self.states == SETTLED)))
+        objective = np.cumsum(np.sum(gains, axis=0))[1 : n_sweeps.max(initial=0) + 1]
+        return Weights(weights, intercept, objective, n_sweeps, bool(np.all(states == SETTLED)))
 
-    def _records(self, first: int) -> tuple[NDArray[Any], ...]:
-        """Return where the regressions from this one on write down how they went."""
-        self.gains[first] = np.zeros(1 + self.ending[0])
-        return self.gains[first], self.n_sweeps, self.states, self.stop
-
-    def _all(self) -> tuple[Array, Array]:
+    def _all(self) -> tuple[Array, Array, Sequence[Array]]:
         n_items, dtype = self.problem.n_items, self.problem.targets.dtype
         weights = np.zeros((n_items, n_items), dtype)
         intercept, start = self.problem.starts(self.input_means.sum() - self.input_means)
         # items with as many users need about as many sweeps, and lanes go on until the last of them stops
         order = np.argsort(np.diff(self.targets[0]), kind="stable")[::-1]
 
-        def fit_block(first: int) -> None:
-            items = order[first : first + LANES]
+        def fit_block(first: int) -> Array:
+            items, gains = order[first : first + LANES], np.zeros(1 + self.ending[0])
             block, b = np.zeros((n_items, LANES), dtype), np.zeros(LANES, dtype)
             block[:, : len(items)], b[: len(items)] = start[items], intercept[items]
             block[items, np.arange(len(items))] = 0
             data = self.rows, self.columns, self.targets
-            fit_lanes(items, *data, *self.model, *self.ending, block, b, *self._records(first))
+            fit_lanes(items, *data, *self.model, *self.ending, block, b, gains, *self.records)
             weights[:, items], intercept[items] = block[:, : len(items)], b[: len(items)]
+            return gains
 
-        self._share_out(fit_block, LANES)
-        return weights, intercept
+        return weights, intercept, self._share_out(fit_block, LANES)
 
-    def _few(self, n_neighbors: int) -> tuple[sp.csr_array, Array]:
+    def _few(self, n_neighbors: int) -> tuple[sp.csr_array, Array, Sequence[Array]]:
         n_items, dtype = self.problem.n_items, self.problem.targets.dtype
         popularity = np.asarray(self.problem.inputs.sum(axis=0, dtype=np.float64)).ravel()
-        blocks: dict[int, sp.csr_array] = {}
         intercept = np.zeros(n_items, dtype)
 
-        def fit_chunk(first: int) -> None:
-            last = min(first + CHUNK_ITEMS, n_items)
+        def fit_chunk(first: int) -> tuple[Array, sp.csr_array]:
+            last, gains = min(first + CHUNK_ITEMS, n_items), np.zeros(1 + self.ending[0])
             bounds, near = self._neighbors(first, last, n_neighbors, popularity)
             rows = np.repeat(np.arange(first, last), np.diff(bounds[first : last + 1]))
-            input_means = np.bincount(rows, self.input_means[near], n_items).astype(np.float64)
-            b, start = self.problem.starts(input_means)
+            b, start = self.problem.starts(np.bincount(rows, self.input_means[near], n_items).astype(np.float64))
             intercept[first:last] = b[first:last]
             own = np.repeat(start[first:last], np.diff(bounds[first : last + 1]))
             data = bounds, near.astype(np.uint32), self.columns, self.targets, self.problem.targets.shape[0]
-            fit_candidates(first, last, *data, *self.model, *self.ending, own, intercept, *self._records(first))
-            blocks[first] = sp.csr_array((own, (rows - first, near)), shape=(last - first, n_items))
+            fit_candidates(first, last, *data, *self.model, *self.ending, own, intercept, gains, *self.records)
+            return gains, sp.csr_array((own, (rows - first, near)), shape=(last - first, n_items))
 
-        self._share_out(fit_chunk, CHUNK_ITEMS)
-        by_item = sp.vstack([blocks[first] for first in sorted(blocks)], format="csr")
-        weights = sp.csr_array(by_item.T.tocsr())
+        gains, blocks = zip(*self._share_out(fit_chunk, CHUNK_ITEMS), strict=True)
+        weights = sp.csr_array(sp.vstack(blocks, format="csr").T.tocsr())
         weights.eliminate_zeros()
-        return weights, intercept
+        return weights, intercept, gains
 
     def _neighbors(
         self, first: int, last: int, n_neighbors: int, popularity: NDArray[np.float64]
@@ -235,19 +206,18 @@ class _Fit:
         n_items = self.problem.n_items
         lengths = np.zeros(n_items, np.int64)
         if n_neighbors >= n_items - 1:
-            everybody = np.arange(n_items)
             lengths[first:last] = n_items - 1
-            near = np.concatenate([np.delete(everybody, item) for item in range(first, last)])
+            near = np.concatenate([np.delete(np.arange(n_items), item) for item in range(first, last)])
         else:
             chosen = np.zeros((last - first, n_neighbors), np.intp)
             choose_candidates(first, last, self.rows, self.targets, popularity, n_neighbors, chosen, lengths)
             near = chosen[np.arange(n_neighbors) < lengths[first:last, None]]
         return np.concatenate([[0], np.cumsum(lengths)]), near
 
-    def _share_out(self, job: Callable[[int], None], step: int) -> None:
-        n_items = self.problem.n_items
+    def _share_out(self, job: Callable[[int], Any], step: int) -> list[Any]:
+        tasks, n_items = range(0, self.problem.n_items, step), self.problem.n_items
         report: Callable[[int], None] = lambda n_jobs: self.report(min(n_jobs * step, n_items), n_items)  # noqa: E731
-        hand_out(job, range(0, n_items, step), self.n_threads, report=report, stop=self.stop)
+        return hand_out(job, tasks, self.n_threads, report=report, stop=self.records[-1])
 
 
 def _parts(matrix: sp.csr_array | sp.csc_array) -> Csr:

@@ -15,8 +15,7 @@ from numba.extending import intrinsic, overload
 LN_2 = 0.6931471805599453
 _SQRT_HALF, _SQRT_HALF_SINGLE = 0x3FE6A09E667F3BCD, 0x3F3504F3  # the bits of √½
 # a literal number is a double and would make doubles of all it meets
-_ZERO, _ONE, _TWO, _LN_2_SINGLE = np.float32(0), np.float32(1), np.float32(2), np.float32(LN_2)
-_THIRD, _FIFTH, _SEVENTH, _NINTH = (np.float32(1 / n) for n in (3, 5, 7, 9))
+_TWO, _THIRD, _FIFTH, _SEVENTH, _NINTH = map(np.float32, (2, 1 / 3, 1 / 5, 1 / 7, 1 / 9))
 
 # `fastmath` unsaid would be the caller's; division by zero gives infinity, as a test for it keeps loops scalar
 compiled: Callable[[Any], Any] = numba.njit(fastmath=False, cache=True, nogil=True, error_model="numpy")
@@ -26,10 +25,8 @@ _overload: Callable[..., Any] = overload
 
 @_intrinsic
 def _split(typing: Any, x: Any) -> Any:
-    """Return exponent and mantissa, x = 2^exponent · mantissa with √½ ≤ mantissa < √2, as floats of x's own width.
-
-    By integers of that width: numba's own arithmetic widens 32 bits to 64, and then half as many go into a vector.
-    """
+    """Return exponent and mantissa, x = 2^exponent · mantissa with √½ ≤ mantissa < √2, as floats of x's own width."""
+    # by integers of that width: numba's own arithmetic widens 32 bits to 64, and then half as many go into a vector
     whole, offset, shift = (types.int32, _SQRT_HALF_SINGLE, 23) if x == types.float32 else (types.int64, _SQRT_HALF, 52)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -53,10 +50,8 @@ def _float_of(typing: Any, bits: Any) -> Any:
 
 @_intrinsic
 def prefetch(typing: Any, array: Any, place: Any) -> Any:
-    """Ask the memory for entry `place` of a contiguous array ahead of its use: gathered rows follow no pattern.
-
-    Into the second-level cache: asking the first took 0.113 s against 0.079 s for the items' walk, 8 non-zeros ahead.
-    """
+    """Ask the memory for entry `place` of a contiguous array ahead of its use: gathered rows follow no pattern."""
+    # into the second-level cache: asking the first took 0.113 s against 0.079 s for the items' walk, 8 non-zeros ahead
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         held = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -79,84 +74,45 @@ def prefetch_row(array, row, line):
         prefetch(array, row * width + column)
 
 
-@compiled
-def _atanh_series(t):
-    """2 artanh(t) = ln((1+t)/(1−t)) for |t| ≤ 0.1716, by its series."""
-    s = t * t
-    series = 1 / 17 + s * (1 / 19 + s * (1 / 21))
-    series = 1 / 11 + s * (1 / 13 + s * (1 / 15 + s * series))
-    series = 1 / 3 + s * (1 / 5 + s * (1 / 7 + s * (1 / 9 + s * series)))
-    return 2.0 * (t + t * s * series)
+def _atanh_series(t: Any) -> Any:
+    raise NotImplementedError  # `overload` gives compiled code the series of t's precision
 
 
-@compiled
-def _atanh_series_single(t):
-    """As many terms as single precision holds: the next would add 1e-8 of the whole."""
-    s = t * t
-    return _TWO * (t + t * s * (_THIRD + s * (_FIFTH + s * (_SEVENTH + s * _NINTH))))
+@_overload(_atanh_series, jit_options={"fastmath": False})
+def _choose_series(t):
+    """2 artanh(t) = ln((1+t)/(1−t)) for |t| ≤ 0.1716; in single precision the next term would add 1e-8 of the whole."""
 
+    def single(t):
+        s = t * t
+        return _TWO * (t + t * s * (_THIRD + s * (_FIFTH + s * (_SEVENTH + s * _NINTH))))
 
-@compiled
-def _log_double(x):
-    exponent, mantissa = _split(x)
-    return exponent * LN_2 + _atanh_series((mantissa - 1.0) / (mantissa + 1.0))
+    def double(t):
+        s = t * t
+        series = 1 / 17 + s * (1 / 19 + s * (1 / 21))
+        series = 1 / 11 + s * (1 / 13 + s * (1 / 15 + s * series))
+        series = 1 / 3 + s * (1 / 5 + s * (1 / 7 + s * (1 / 9 + s * series)))
+        return 2.0 * (t + t * s * series)
 
-
-@compiled
-def _log_single(x):
-    exponent, mantissa = _split(x)
-    return exponent * _LN_2_SINGLE + _atanh_series_single((mantissa - _ONE) / (mantissa + _ONE))
-
-
-# log1p: if the exponent is 0, 1 + x is its own mantissa, and x has not lost the digits that 1 + x has
-
-
-@compiled
-def _log1p_double(x):
-    exponent, mantissa = _split(1.0 + x)
-    small = exponent == 0.0
-    return exponent * LN_2 + _atanh_series((x if small else mantissa - 1.0) / (2.0 + x if small else mantissa + 1.0))
-
-
-@compiled
-def _log1p_single(x):
-    exponent, mantissa = _split(_ONE + x)
-    small = exponent == _ZERO
-    ratio = (x if small else mantissa - _ONE) / (_TWO + x if small else mantissa + _ONE)
-    return exponent * _LN_2_SINGLE + _atanh_series_single(ratio)
-
-
-def _log_of_width(x: Any) -> Any:
-    raise NotImplementedError  # `overload` gives compiled code the logarithm of x's precision
-
-
-def _log1p_of_width(x: Any) -> Any:
-    raise NotImplementedError
-
-
-@_overload(_log_of_width)
-def _choose_log(x):
-    return (lambda x: _log_single(x)) if x == types.float32 else (lambda x: _log_double(x))  # noqa: PLW0108
-
-
-@_overload(_log1p_of_width)
-def _choose_log1p(x):
-    return (lambda x: _log1p_single(x)) if x == types.float32 else (lambda x: _log1p_double(x))  # noqa: PLW0108
+    return single if t == types.float32 else double
 
 
 @compiled
 def log(x):
-    """Natural logarithm of a positive normal number, to 3e-16 relative, 2e-7 in single precision.
-
-    Unlike libm's, loops over it are vectorized.
-    """
-    return _log_of_width(x)
+    """Natural logarithm of a positive normal number, to 3e-16 relative, 2e-7 in single precision."""
+    exponent, mantissa = _split(x)
+    one = type(x)(1)
+    return exponent * type(x)(LN_2) + _atanh_series((mantissa - one) / (mantissa + one))
 
 
 @compiled
 def log1p(x):
     """Logarithm of 1 + x, x ≥ 0; as exact for small x (a large concentration) as for large."""
-    return _log1p_of_width(x)
+    zero, one, two = type(x)(0), type(x)(1), type(x)(2)
+    exponent, mantissa = _split(one + x)
+    # if the exponent is 0, 1 + x is its own mantissa, and x has not lost the digits that 1 + x has
+    small = exponent == zero
+    ratio = (x if small else mantissa - one) / (two + x if small else mantissa + one)
+    return exponent * type(x)(LN_2) + _atanh_series(ratio)
 
 
 @compiled

@@ -1,7 +1,7 @@
 """Compiled folding in: a row's own update, repeated while the other side of the factorization stays fixed.
 
-Everything but the other side's rows as they lie in memory is in double precision. A row is done by one thread in one
-order, so results have the same bits for any number of threads; as in kernels.py no loop both stores and sums up.
+Everything but the other side's rows as they lie in memory is in double precision. As in kernels.py a row is done by one
+thread in one order, and no loop both stores and sums up.
 """
 
 import numpy as np
@@ -12,7 +12,6 @@ from nbmf.backends.cpu.kernels import compiled, gamma_moments
 
 @compiled
 def _dots(found, row, table, size):
-    """Set found[p] to the product of a row with row p of the table."""
     for p in range(size):
         total = 0.0
         for k in range(len(row)):
@@ -31,13 +30,6 @@ def _add_rows(total, weights, table, size):
     for p in range(fours, size):
         for k in range(len(total)):
             total[k] += weights[p] * table[p, k]
-
-
-@compiled
-def _gather(table, indices, first, last, found):
-    for p in range(first, last):
-        for k in range(table.shape[1]):
-            found[p - first, k] = table[indices[p], k]
 
 
 @compiled
@@ -72,10 +64,7 @@ def _expose(w, rest, n_unseen, concentrations, shared, seen, clusters, counts, i
 
 @compiled
 def _update(bayesian, shape, rate, allocated, exposed, mean, geometric_mean, before):
-    """Eq. (update_w), or (nmfW) for points; return the change of the row relative to its size.
-
-    Where nothing is exposed no value of a point changes the likelihood: the old one stays.
-    """
+    """Eq. (update_w), or (nmfW) for points; return the change of the row relative to its size."""
     before[:] = mean
     if bayesian:
         for k in range(len(mean)):
@@ -83,7 +72,7 @@ def _update(bayesian, shape, rate, allocated, exposed, mean, geometric_mean, bef
             z, _, drop, _ = gamma_moments(a)
             mean[k] = a / b
             geometric_mean[k] = z / b * exp(-drop)
-    else:
+    else:  # where nothing is exposed no value of a point changes the likelihood: the old one stays
         for k in range(len(mean)):
             mean[k] = allocated[k] / exposed[k] if exposed[k] > 0.0 else before[k]
         geometric_mean[:] = mean
@@ -101,16 +90,13 @@ def fold_rows(
 ):  # fmt: skip
     """Repeat each row's update until it changes the row by less than `tol` of its size, or `most` times.
 
-    Of the rows' stored `counts`, a negative one is that of an unknown cell, which is left out. `concentrations` are α,
-    rows × clusters, either of which may be 1; infinity is Poisson. `geometric` and `means` are those of the fixed side,
-    columns × K. `labels` has the cluster of each column, `sizes` and `sums` the number of columns and the sum of their
-    means per cluster. The unseen cells of a row share an exposure in each cluster, so one cluster per column makes
-    exposures exact; Poisson needs only one in all.
-
-    If `bayesian` rows have gamma posteriors, with the prior (shape, rate of the row), else points. With `own_rates` a
-    row's prior rate is shape · K / Σ_k ⟨w_k⟩, anew in each step, with a sum of at least `least_sum`. λ, which may
-    underflow, is at least `least`. `mean` comes with the start, which serves as geometric means too, and becomes the
-    means found; `allocated`, `exposed` and `rates` become what the last update was made of.
+    A negative count is that of an unknown cell, which is left out. `concentrations` are α, rows × clusters, either of
+    which may be 1; infinity is Poisson. `geometric` and `means` are those of the fixed side, columns × K; `sizes` and
+    `sums` have the number of columns and the sum of their means per cluster. One cluster per column makes exposures
+    exact; Poisson needs only one in all. If `bayesian` rows have gamma posteriors, with the prior (shape, rate of the
+    row), else points. With `own_rates` a row's prior rate is shape · K / Σ_k ⟨w_k⟩, anew in each step, with a sum of at
+    least `least_sum`. λ, which may underflow, is at least `least`. `mean` comes with the start, which serves as
+    geometric means too; `allocated`, `exposed` and `rates` become what the last update was made of.
     """
     n_components, n_clusters = means.shape[1], len(sizes)
     longest = max(np.max(indptr[start + 1 : stop + 1] - indptr[start:stop]), 1)
@@ -120,10 +106,9 @@ def fold_rows(
     w, geometric_w, before = np.empty(n_components), np.empty(n_components), np.empty(n_components)
     for row in range(start, stop):
         first, size, change = indptr[row], indptr[row + 1] - indptr[row], np.inf
-        _gather(geometric, indices, first, first + size, near)
-        _gather(means, indices, first, first + size, seen)
         for p in range(size):
-            clusters[p] = labels[indices[first + p]]
+            column = indices[first + p]
+            near[p], seen[p], clusters[p] = geometric[column], means[column], labels[column]
         _unseen(sums, sizes, seen, clusters, size, rest, n_unseen)
         for c in range(n_clusters):
             α[c] = concentrations[row if len(concentrations) > 1 else 0, c if concentrations.shape[1] > 1 else 0]

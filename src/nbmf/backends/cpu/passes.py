@@ -1,32 +1,30 @@
 """The passes on several threads of one machine: compiled walks over the non-zeros, matrix products over the tiles.
 
-Rows are shared out by equal work, each done by one thread (see kernels.py), and matrix products run on one BLAS thread
-each with fixed tiles, so results are identical for any number of threads.
+Each row is done by one thread (see kernels.py), and matrix products of fixed tiles run on one BLAS thread each, so
+results are identical for any number of threads.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from operator import call
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.backends import Given, OnHost, Sums, UserSums, check_kind
+from nbmf.backends import Array, Given, OnHost, Sums, UserSums, check_kind
 from nbmf.backends.counts import Counts
 from nbmf.backends.cpu import kernels
-from nbmf.backends.slopes import SHAPES, Pair, sum_slopes
+from nbmf.backends.slopes import SHAPES, Concentrations, Pair, sum_slopes
 from nbmf.backends.threads import cut_evenly, hand_out, one_blas_thread
 from nbmf.model.factors import Gamma, Prior
 from nbmf.model.likelihood import Likelihood, Poisson
 from nbmf.model.ties import Ties
 
-Array = NDArray[np.floating[Any]]
-Loop = Callable[[int, int], None]  # does a stretch of rows
-Job = tuple[NDArray[Any], Loop]  # where each row's non-zeros begin, and what does the rows
-Concentrations = tuple[Array | None, Array | None]  # of rows or of columns
+Loop = tuple[Any, ...]  # what does rows `start` to `stop`, and its further arguments
+Job = tuple[NDArray[Any], Loop]  # where each row's non-zeros begin (all 0 for equal work), and what does the rows
 
 TILE_ROWS, TILE_COLUMNS = 128, 800  # a tile and its factors stay in a core's own cache
 BLOCK_ROWS = 4096  # rows summed in single precision before the sum goes to double
@@ -38,18 +36,14 @@ LEAST_WORK = 4096  # non-zeros for which waking a thread pays
 SHARES = 32  # many, so that all threads end together, and not a function of their number
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SparseExpectation(UserSums):
-    """The latent variables of the non-zeros (`shares`, `excess`: see kernels.py) and how to get those of the others.
-
-    The unseen cells' exposures are `unseen[user, cluster]` if tied. If exact they are computed from the factors again
-    by tiles, faster than a users × items array could be read; for Poisson they are 1.
-    """
+    """The latent variables of the non-zeros (`shares`, `excess`: see kernels.py) and, if tied, of the unseen cells."""
 
     given: Given
     shares: Array
     excess: Array | None
-    unseen: Array | None
+    unseen: Array | None  # exact ones are computed again by tiles, faster than a users × items array could be read
     log_evidence: float
 
 
@@ -68,33 +62,27 @@ class Cpu(OnHost):
         shares, allocated = np.empty(by_user.nnz, dtype), np.empty_like(users.mean) if sum_users else None
         factors = (users.geometric_mean, items.geometric_mean, LEAST_INTENSITY[dtype])
         precise = counts.values[0].max(initial=0.0) > LARGE_COUNT
-        allocate = _loop(kernels.allocate_rows, *walk, *factors, shares, allocated, log_evidence, precise)
-        excess = unseen = None
+        allocate = (kernels.allocate_rows, *walk, *factors, shares, allocated, log_evidence, precise)
+        excess = unseen = labels = sizes = None
         α = _concentrations(likelihood, by_user.shape[0], dtype)
         if α is None:
             exposed: Array | None = self._expose_all(counts, given, log_evidence)
             self._share_out((by_user.indptr, allocate))
         else:
-            labels = sizes = None
             excess, exposed = np.empty_like(shares), np.empty_like(users.mean) if sum_users else None
             if ties is not None:
                 labels, sizes = _unsigned(ties.labels), np.array(list(map(len, ties.members)), dtype)
                 unseen = np.empty((len(users.mean), ties.n_clusters), dtype)
             means, found = (users.mean, items.mean), (exposed, log_evidence)
-            if α[1] is None:
-                settings = (α[0], labels, sizes, excess, unseen)
-                expose = _loop(kernels.expose_rows, *walk, *means, *settings, *found, precise)
-            else:
-                expose = _loop(kernels.expose_rows_by_item, *walk, *means, α[1], excess, *found)
-            if ties is None or unseen is None:
+            expose = (kernels.expose_rows, *walk, *means, *α, labels, sizes, excess, unseen, *found, precise)
+            if ties is None:
                 self._expose_unseen(*means, items.mean, α, *found, allocate, expose)
             else:
-                tie = _tie(users.mean, self._sum_clusters(ties, items.mean), unseen, exposed, (allocate, expose))
+                tie = (_tie_rows, users.mean, self._sum_clusters(ties, items.mean), unseen, exposed, allocate, expose)
                 with one_blas_thread():
                     self._share_out((by_user.indptr, tie))
         sums = None if allocated is None or exposed is None else Sums(allocated, exposed)
-        latent: dict[str, Any] = {"shares": shares, "excess": excess, "unseen": unseen}
-        return SparseExpectation(given=given, sums=sums, log_evidence=float(log_evidence.sum()), **latent)
+        return SparseExpectation(sums, given, shares, excess, unseen, float(log_evidence.sum()))
 
     def _expose_all(self, counts: Counts, given: Given, log_evidence: NDArray[np.float64]) -> Array:
         """Return the users' sums where every known cell has exposure 1; add −Σ μ to `log_evidence`."""
@@ -125,20 +113,21 @@ class Cpu(OnHost):
         walks = []
         for block, table in zip(counts.by_item, tables, strict=True):
             found = (expectation.shares, excess, table, items.geometric_mean, allocated, exposed)
-            walks.append((block.indptr, _loop(kernels.sum_rows, *_walk(block), *found)))
+            walks.append((block.indptr, (kernels.sum_rows, *_walk(block), *found)))
         α = _concentrations(likelihood, len(before.mean), before.mean.dtype)
         if α is not None and ties is None:
             by_user, by_item = α
             if by_item is None and np.ndim(likelihood.concentration) == 0:
                 by_item = np.full(len(items.mean), by_user[0])
-            αs = (by_item, by_user if by_item is None else None)
+            turned = (by_user, by_user) if by_item is None else (by_item, None)
             self._share_out(*lays)
-            self._expose_unseen(items.mean, before.mean, user_means, αs, exposed, None, *(walk for _, walk in walks))
+            loops = (loop for _, loop in walks)
+            self._expose_unseen(items.mean, before.mean, user_means, turned, exposed, None, *loops)
         else:
             self._share_out(*lays[:1])
             for n, walk in enumerate(walks, 1):
                 self._share_out(walk, *lays[n : n + 1])
-            np.maximum(exposed, 0, out=exposed)  # as in `_tie`
+            np.maximum(exposed, 0, out=exposed)  # as in `_tie_rows`
         return Sums(allocated, exposed)
 
     def conditional(self, prior: Prior, sums: Sums) -> Gamma:
@@ -146,7 +135,8 @@ class Cpu(OnHost):
         mean, geometric_mean = np.empty_like(sums.allocated), np.empty_like(sums.allocated)
         rows = [np.empty(len(mean)) for _ in range(3)]
         constants = float(prior.shape), np.asarray(prior.rate, np.float64).reshape(-1)
-        self._share_out((_even(len(mean)), _loop(kernels.gamma_rows, *constants, *sums, mean, geometric_mean, *rows)))
+        fill = (kernels.gamma_rows, *constants, *sums, mean, geometric_mean, *rows)
+        self._share_out((np.zeros(len(mean) + 1, np.int64), fill))
         return Gamma(mean, geometric_mean, sums.exposed, prior.rate, *rows)
 
     def slopes(self, counts: Counts, expectation: SparseExpectation, group: str) -> Pair:
@@ -155,23 +145,20 @@ class Cpu(OnHost):
         α = _concentrations(likelihood, len(users.mean), np.dtype(np.float64))
         if α is None or expectation.excess is None:
             raise TypeError(f"{type(likelihood).__name__} has no concentration to learn")
-        tied = None if ties is None or unseen is None else (ties, unseen)
-        sums = sum_slopes(counts.by_user, expectation.excess, α, tied, group)
+        sums = sum_slopes(counts.by_user, expectation.excess, α, (ties, unseen), group)
         if ties is None:
             of_zeros = self._unseen_slopes(expectation.given, α, group)
-            sums = sums + (np.sum(of_zeros, axis=1, keepdims=True) if group == "all" else of_zeros)
+            sums += np.sum(of_zeros, axis=1, keepdims=True) if group == "all" else of_zeros
         slope, curvature = sums.reshape(2, *SHAPES[group])
         return slope, curvature
 
-    def _unseen_slopes(self, given: Given, α: tuple[Array, Array | None], group: str) -> NDArray[np.float64]:
+    def _unseen_slopes(self, given: Given, α: Concentrations, group: str) -> NDArray[np.float64]:
         """Sums over each user's, or each item's, cells as if every count were 0, by tiles."""
-        rows, columns, of_rows = given.users.mean, given.items.mean, α[0]
+        rows, columns, by_row = given.users.mean, given.items.mean, α[0]
         if group == "item":
             rows, columns = columns, rows
-            of_rows = np.full(len(rows), α[0][0]) if α[1] is None else α[1]
-        by_row = of_rows.astype(rows.dtype)
-        sums = np.zeros((2, len(rows)))
-        transposed = np.ascontiguousarray(columns.T)
+            by_row = np.full(len(rows), α[0][0]) if α[1] is None else α[1]
+        by_row, sums, transposed = by_row.astype(rows.dtype), np.zeros((2, len(rows))), np.ascontiguousarray(columns.T)
 
         def add(top: int) -> None:
             block = slice(top, top + TILE_ROWS)
@@ -184,43 +171,33 @@ class Cpu(OnHost):
         return sums
 
     def _expose_unseen(
-        self,
-        rows: Array,
-        columns: Array,
-        weights: Array,
-        concentrations: Concentrations,
-        exposed: Array | None,
-        log_evidence: NDArray[np.float64] | None,
-        *then: Loop,
+        self, rows: Array, columns: Array, weights: Array, α: Concentrations, exposed: Any, logs: Any, *then: Loop
     ) -> None:
         """Exact exposures as if every count were 0, tile by tile; after each tile of rows, `then` does the non-zeros.
 
-        Sets `exposed` to Σ over columns of α/(α+μ) weights, and takes Σ α ln(1 + μ/α) off `log_evidence`; None means
-        that it is not wanted.
+        Sets `exposed` to Σ over columns of α/(α+μ) weights, and takes Σ α ln(1 + μ/α) of each row off `logs`, unless
+        they are None.
         """
-        transposed, (by_row, by_column) = np.ascontiguousarray(columns.T), concentrations
+        transposed, (by_row, by_column) = np.ascontiguousarray(columns.T), α
         # a multiple of four, so that two or four threads end together
         n_tiles = min(4 * -(-len(rows) // (4 * TILE_ROWS)), len(rows))
 
         def expose_rows(n: int) -> None:
             top, bottom = len(rows) * n // n_tiles, len(rows) * (n + 1) // n_tiles
             buffer = np.empty((bottom - top) * TILE_COLUMNS, rows.dtype)
-            total = np.zeros((bottom - top, weights.shape[1]))
-            logs = None if log_evidence is None else log_evidence[top:bottom]
+            total, of_rows = np.zeros((bottom - top, weights.shape[1])), None if logs is None else logs[top:bottom]
             for left in range(0, len(columns), TILE_COLUMNS):
                 right = min(left + TILE_COLUMNS, len(columns))
                 tile = buffer[: (bottom - top) * (right - left)].reshape(bottom - top, right - left)
                 np.matmul(rows[top:bottom], transposed[:, left:right], out=tile)
-                if by_column is not None:
-                    kernels.expose_tile_by_column(tile, by_column[left:right], logs)
-                elif by_row is not None:
-                    kernels.expose_tile(tile, by_row[top:bottom], logs)
+                of_columns = None if by_column is None else by_column[left:right]
+                kernels.expose_tile(tile, by_row[top:bottom], of_columns, of_rows)
                 if exposed is not None:
                     total += tile @ weights[left:right]
             if exposed is not None:
                 exposed[top:bottom] = total
-            for walk in then:
-                walk(top, bottom)
+            for walk, *arguments in then:
+                walk(top, bottom, *arguments)
 
         with one_blas_thread():
             hand_out(expose_rows, range(n_tiles), self.n_threads)
@@ -239,49 +216,39 @@ class Cpu(OnHost):
         return total
 
     def _sum_clusters(self, ties: Ties, values: Array) -> Array:
-        """S_c: the sum of the rows of each cluster's items."""
         bounds, members = np.cumsum([0, *map(len, ties.members)]), np.concatenate(ties.members)
-        sums = np.empty((ties.n_clusters, values.shape[1]), values.dtype)
-        ones = np.ones(len(values), values.dtype)
-        self._share_out((bounds, _loop(kernels.sum_groups, bounds, _unsigned(members), ones, values, sums)))
+        sums, ones = np.empty((ties.n_clusters, values.shape[1]), values.dtype), np.ones(len(values), values.dtype)
+        self._share_out((bounds, (kernels.sum_groups, bounds, _unsigned(members), ones, values, sums)))
         return sums
 
     def _share_out(self, *jobs: Job) -> None:
         """Do all rows of each job, in stretches of about equal work."""
         tasks = []
-        for indptr, loop in jobs:
+        for indptr, (loop, *arguments) in jobs:
             work = indptr + ROW_WORK * np.arange(len(indptr), dtype=np.int64)
             bounds = cut_evenly(work, max(1, min(SHARES, int(work[-1]) // LEAST_WORK)))
-            tasks += [partial(loop, start, stop) for start, stop in pairwise(bounds)]
-        hand_out(lambda task: task(), tasks, self.n_threads)
+            tasks += [partial(loop, start, stop, *arguments) for start, stop in pairwise(bounds)]
+        hand_out(call, tasks, self.n_threads)
 
 
-def _tie(
-    user_means: Array, cluster_sums: Array, unseen: Array, exposed: Array | None, loops: tuple[Loop, Loop]
-) -> Loop:
+def _tie_rows(
+    start: int, stop: int, means: Array, cluster_sums: Array, unseen: Array, exposed: Array | None, *loops: Loop
+) -> None:
     """Tied exposures: ⟨w_u⟩·S_c, from which a walk makes A_uc; then Σ_c A_uc S_c on top of the walk's sums."""
-    allocate, expose = loops
-
-    def tie(start: int, stop: int) -> None:
-        rows = slice(start, stop)
-        allocate(start, stop)
-        np.matmul(user_means[rows], cluster_sums.T, out=unseen[rows])
-        expose(start, stop)
-        if exposed is not None:
-            # A_uc S_c has the seen cells too, which the walk has taken off in advance; below 0 is rounding
-            exposed[rows] += unseen[rows] @ cluster_sums
-            np.maximum(exposed[rows], 0, out=exposed[rows])
-
-    return tie
+    rows, ((allocate, *to_allocate), (expose, *to_expose)) = slice(start, stop), loops
+    allocate(start, stop, *to_allocate)
+    np.matmul(means[rows], cluster_sums.T, out=unseen[rows])
+    expose(start, stop, *to_expose)
+    if exposed is not None:
+        # A_uc S_c has the seen cells too, which the walk has taken off in advance; below 0 is rounding
+        exposed[rows] += unseen[rows] @ cluster_sums
+        np.maximum(exposed[rows], 0, out=exposed[rows])
 
 
 def _tables(
     blocks: tuple[sp.csr_array, ...], geometric: Array, means: Array | None, n_buffers: int
 ) -> tuple[list[Array], list[Job]]:
-    """Return the users' rows that a walk over each block gathers, and the jobs that lay them side by side.
-
-    means : None for geometric means alone, which need no laying; n_buffers : most tables that are there at a time
-    """
+    """Return the users' rows that a walk over each block gathers, and the jobs that lay them side by side, if any."""
     bounds = np.cumsum([0, *(block.shape[1] for block in blocks)])
     rows = [slice(start, stop) for start, stop in pairwise(bounds.tolist())]
     if means is None:
@@ -290,25 +257,19 @@ def _tables(
     buffers = np.empty((size, int(np.diff(bounds).max()), 2, geometric.shape[1]), geometric.dtype)
     tables = [buffers[n % size, : block.shape[1]] for n, block in enumerate(blocks)]
     lays = [
-        (_even(len(table)), _loop(kernels.lay_side_by_side, geometric[of_block], means[of_block], table))
+        (np.zeros(len(table) + 1, np.int64), (_lay_side_by_side, geometric[of_block], means[of_block], table))
         for of_block, table in zip(rows, tables, strict=True)
     ]
     return tables, lays
 
 
-def _loop(kernel: Any, *arguments: Any) -> Loop:
-    return lambda start, stop: kernel(start, stop, *arguments)
+def _lay_side_by_side(start: int, stop: int, first: Array, second: Array, both: Array) -> None:
+    both[start:stop, 0], both[start:stop, 1] = first[start:stop], second[start:stop]
 
 
 def _walk(matrix: sp.csr_array) -> tuple[NDArray[Any], ...]:
-    """What a walk over the non-zeros reads."""
     values = matrix.data if matrix.data.dtype.kind == "f" else _unsigned(matrix.data)
     return matrix.indptr, _unsigned(matrix.indices), values
-
-
-def _even(n_rows: int) -> NDArray[np.int64]:
-    """In place of `indptr`: rows of equal work."""
-    return np.zeros(n_rows + 1, np.int64)
 
 
 def _unsigned(positions: NDArray[Any]) -> NDArray[Any]:
@@ -316,11 +277,8 @@ def _unsigned(positions: NDArray[Any]) -> NDArray[Any]:
     return positions.view(f"u{positions.itemsize}")
 
 
-def _concentrations(likelihood: Likelihood, n_users: int, dtype: np.dtype[Any]) -> tuple[Array, Array | None] | None:
-    """Return the α of each user, and of each item where items have their own (then the users' mean nothing).
-
-    None for Poisson, where all exposures are 1.
-    """
+def _concentrations(likelihood: Likelihood, n_users: int, dtype: np.dtype[Any]) -> Concentrations | None:
+    """Return the α of each user, and of each item where those have their own; None for Poisson: exposures are 1."""
     α = likelihood.concentration
     if isinstance(likelihood, Poisson):
         return None

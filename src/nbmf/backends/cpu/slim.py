@@ -2,10 +2,9 @@
 
     μ_ui = b_i + Σ_j x_uj B_ji,   B_ji ← B_ji · Σ_u x_uj t_ui/μ_ui / (Σ_u x_uj (α + t_ui)/(α + μ_ui) + ρ)
 
-`fit_lanes` does LANES items side by side with all others as neighbours: a non-zero of x is loaded once for all of them
-and their numbers lie next to each other. `fit_candidates` does one item with few neighbours, and touches only users who
-have one of those or the item itself; all other users have μ = b. Sums run in the weights' own precision for at most RUN
-terms and then go to double, and no loop both stores and sums up (kernels.py says why).
+`fit_lanes` does LANES items side by side with all others as neighbours: a non-zero of x is loaded once for all of them.
+`fit_candidates` does one item with few neighbours, and touches only users who have one of those or the item itself; all
+others have μ = b. Sums and loops are made as in kernels.py.
 """
 
 import numpy as np
@@ -124,14 +123,13 @@ def fit_lanes(
     items, rows, columns, targets, concentration, penalty, constants, max_iter, tol, stretch,
     weights, intercepts, gains, n_sweeps, states, stop,
 ):  # fmt: skip
-    """Fit some items, at most LANES, on all others.
+    """Fit some items, at most LANES, on all others, until a sweep adds no more than `tol` to an item's objective.
 
     `rows` and `columns` are x by user and by item, each (indptr, indices, values), and `targets` is t by item.
-    `constants` are the part of each item's log-likelihood that depends on neither b nor B. An item stops when a sweep
-    adds no more than `tol` to its objective. With `stretch` the ratio is taken to the power 3/2, until that lowers the
-    objective. `weights`, n_items × LANES and 0 where an item meets itself, are B as it starts and as it ends. To
-    `gains` are added the objective of the start and what each of max_iter sweeps adds. When another thread sets
-    `stop`, the fit ends where it is. An item whose objective fell by more than rounding has the state FALLEN.
+    `constants` are the part of each item's log-likelihood that depends on neither b nor B. With `stretch` the ratio is
+    taken to the power 3/2, until that lowers the objective. `weights`, n_items × LANES and 0 where an item meets
+    itself, are B as it starts and as it ends. To `gains` are added the objective of the start and what each sweep adds.
+    When another thread sets `stop`, the fit ends where it is.
     """
     dtype, n_users, n_items = weights.dtype, len(rows[0]) - 1, len(weights)
     intensity, exposure = np.empty((n_users, LANES), dtype), np.empty((n_users, LANES), dtype)
@@ -162,10 +160,7 @@ def fit_lanes(
 
 @compiled
 def _touch(item, near, columns, targets, place, touched, local):
-    """Number the users who have the item, in its order, then those who have a neighbour, and return how many they are.
-
-    `local` is set to the number of the user of each entry of the neighbours, one neighbour after another.
-    """
+    """Number the users who have the item, then those who have a neighbour; `local` is that of neighbours' entries."""
     n_touched, entry = 0, 0
     for p in range(targets[0][item], targets[0][item + 1]):
         place[targets[1][p]] = n_touched
@@ -187,10 +182,7 @@ def _touch(item, near, columns, targets, place, touched, local):
 def _expect_touched(
     near, columns, local, counts, α, penalty, weights, intercept, intensity, exposure, shares, n_others
 ):  # fmt: skip
-    """As `_expect`, for one item; `n_others` users have neither it nor a neighbour: for all of them μ is the intercept.
-
-    Return the objective less its constant, the size of its terms, and the sums of exposures and of shares.
-    """
+    """As `_expect`, for one item, which `n_others` users do not touch; also return the sums of exposures and shares."""
     scale, least = weights.dtype.type(1) / α, np.finfo(weights.dtype).tiny
     objective, size, entry = 0.0, 0.0, 0
     intensity[:] = intercept
@@ -224,7 +216,6 @@ def _expect_touched(
 
 @compiled
 def _update_touched(near, columns, local, penalty, exposure, shares, stretched, ratio, weights):
-    """As `_update`, for one item's weights."""
     entry = 0
     for n in range(len(near)):
         begin = columns[0][near[n]]
@@ -287,11 +278,8 @@ def fit_candidates(
 
 @compiled
 def choose_candidates(start, stop, rows, targets, popularity, n_neighbours, chosen, n_chosen):
-    """For each of items `start` to `stop` choose those that go with it most often, by Σ_u x_uj t_ui/√(Σ_u x_uj).
-
-    `chosen`, items × n_neighbours, is set to them in ascending order, and `n_chosen` to their number. Those that never
-    go with the item are not chosen, as the first update would set their weights to 0.
-    """
+    """For each of items `start` to `stop` choose those that go with it most often, by Σ_u x_uj t_ui/√(Σ_u x_uj)."""
+    # those that never go with the item are not chosen, as the first update would set their weights to 0
     n_items = len(popularity)
     together, met = np.zeros(n_items), np.empty(n_items, np.int64)
     for item in range(start, stop):
@@ -306,9 +294,7 @@ def choose_candidates(start, stop, rows, targets, popularity, n_neighbours, chos
                 together[j] += t * rows[2][q]
         found = np.sort(met[:n_met])
         found = found[found != item]
-        strength = np.empty(len(found))
-        for n in range(len(found)):
-            strength[n] = together[found[n]] / np.sqrt(popularity[found[n]])
+        strength = together[found] / np.sqrt(popularity[found])
         together[met[:n_met]] = 0
         if len(found) > n_neighbours:
             best = np.argsort(-strength, kind="mergesort")[:n_neighbours]

@@ -1,7 +1,6 @@
 """Compiled loops over rows of scores: making them, keeping the best, counting the items ranked before given ones.
 
-Rows may go on beyond the last item: that is padding. Comparisons are taken as written, so NaN is neither above, level
-with nor below anything.
+Rows may go on beyond the last item: that is padding. NaN is neither above, level with nor below anything.
 """
 
 import numpy as np
@@ -51,9 +50,8 @@ def _sift_down(items, scores, size, item, score):
 def keep_best(scores, items, rows, indptr, indices, passed, best_items, best_scores):
     """Put a tile's scores into the users' heaps of best items, whose top is the worst kept.
 
-    `items` are the ascending item positions of the first columns. Row `rows[n]` of the csr matrix (indptr, indices) has
-    the items to leave out of user n's; `passed` is the first of them that earlier tiles have not passed. None leaves
-    out nothing.
+    `items` are the ascending item positions of the first columns. Row `rows[n]` of the csr matrix (indptr, indices), if
+    any, has the items to leave out of user n's; `passed` is the first of them that earlier tiles have not passed.
     """
     n_columns, size = len(items), best_scores.shape[1]
     for n in range(len(rows)):
@@ -108,24 +106,8 @@ def sort_best(best_items, best_scores):
 
 
 @compiled
-def _compare(row, wanted, above, level):
-    """Count the scores of a row that are greater than, and equal to, each wanted one: a loop for each of those."""
-    above[:] = 0
-    level[:] = 0
-    for start in range(0, len(row), PIECE):
-        part = row[start : start + PIECE]
-        for t in range(len(wanted)):
-            score, greater, equal = wanted[t], np.int32(0), np.int32(0)
-            for j in range(len(part)):
-                greater = np.int32(greater + (part[j] > score))
-                equal = np.int32(equal + (part[j] == score))
-            above[t] += greater
-            level[t] += equal
-
-
-@compiled
 def _search(row, wanted, above, level):
-    """`_compare` for many wanted scores: sort those, and find by bisection where each score of the row falls."""
+    """`_count` for many wanted scores: sort those, and find by bisection where each score of the row falls."""
     n_wanted = len(wanted)
     order = np.argsort(wanted)
     ascending = wanted[order]
@@ -150,11 +132,29 @@ def _search(row, wanted, above, level):
 
 
 @compiled
-def place_rows(scores, n_items, rows, indptr, indices, seen_indptr, seen_indices, above, level):
-    """For each item to place, count the items ranked before it and level with it; seen items come after all others.
+def _count(row, wanted, above, level):
+    """Count the scores of a row that are greater than, and equal to, each wanted one: for a few by a loop for each."""
+    if len(wanted) > FEW:
+        _search(row, wanted, above, level)
+        return
+    above[:] = 0
+    level[:] = 0
+    for start in range(0, len(row), PIECE):
+        part = row[start : start + PIECE]
+        for t in range(len(wanted)):
+            score, greater, equal = wanted[t], np.int32(0), np.int32(0)
+            for j in range(len(part)):
+                greater = np.int32(greater + (part[j] > score))
+                equal = np.int32(equal + (part[j] == score))
+            above[t] += greater
+            level[t] += equal
 
-    `scores` are whole rows. (indptr, indices) is the csr matrix of the items to place, beside whose entries `above` and
-    `level` run, and (seen_indptr, seen_indices) that of the seen items; both have ascending columns in each row.
+
+@compiled
+def place_rows(scores, n_items, rows, indptr, indices, seen_indptr, seen_indices, above, level):
+    """For each item to place, an entry of (indptr, indices), count the items ranked before it and level with it.
+
+    Seen items come after all others. Both csr matrices have ascending columns; `scores` are whole rows.
     """
     for n in range(len(rows)):
         first, last = indptr[rows[n]], indptr[rows[n] + 1]
@@ -166,12 +166,8 @@ def place_rows(scores, n_items, rows, indptr, indices, seen_indptr, seen_indices
         for p in range(len(seen)):
             seen_scores[p] = row[seen[p]]
         seen_above, seen_level = np.empty(n_wanted, np.int64), np.empty(n_wanted, np.int64)
-        if n_wanted <= FEW:
-            _compare(row, wanted, above[first:last], level[first:last])
-            _compare(seen_scores, wanted, seen_above, seen_level)
-        else:
-            _search(row, wanted, above[first:last], level[first:last])
-            _search(seen_scores, wanted, seen_above, seen_level)
+        _count(row, wanted, above[first:last], level[first:last])
+        _count(seen_scores, wanted, seen_above, seen_level)
         p = 0
         for t in range(n_wanted):
             item = indices[first + t]

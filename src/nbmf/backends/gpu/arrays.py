@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 import torch
-from numpy.typing import NDArray
 from scipy.special import gammaln
 
+from nbmf.backends import Array
 from nbmf.backends.counts import Counts
 from nbmf.model.factors import Factor, Gamma, Point, Prior
 
-Array = NDArray[np.floating[Any]]
 Tensor = Any  # a torch.Tensor; torch is optional, so its types are not relied on
+
+Moments = tuple[Tensor, ...]  # the arrays of a `Gamma`
 
 FEW_CLUSTERS = 256  # whose sums are made by a product
 
@@ -36,71 +37,59 @@ def to_host(values: Any) -> Any:
     return values.cpu().numpy() if isinstance(values, torch.Tensor) else values
 
 
-class ResidentPoint(Point):
-    """Entries known as numbers, on the device."""
+class Resident:
+    """A factor on the device: its arrays are fetched when they are first asked for, and kept."""
 
-    def __init__(self, value: Tensor) -> None:
-        self.__dict__["tensors"] = (value, value)
-
-    @cached_property
-    def value(self) -> Array:
-        """The values on the host."""
-        return np.asarray(to_host(self.__dict__["tensors"][0]))
-
-    @property
-    def dimensions(self) -> tuple[int, int]:
-        """Rows and K."""
-        n_rows, n_components = self.__dict__["tensors"][0].shape
-        return n_rows, n_components
-
-    @property
-    def total(self) -> float:
-        """Σ of the values, in double precision."""
-        return float(self.__dict__["tensors"][0].sum(dtype=torch.float64))
-
-    def on_host(self) -> Point:
-        """Return the same point in NumPy's memory."""
-        return Point(self.value)
-
-
-class Moments(NamedTuple):
-    """The arrays of a `Gamma`, as tensors."""
-
-    mean: Tensor
-    geometric_mean: Tensor
-    exposed: Tensor
-    row_means: Tensor
-    row_logs: Tensor
-    row_entropies: Tensor
-
-
-class ResidentGamma(Gamma):
-    """Gamma posteriors on the device: their arrays are fetched when they are first asked for, and kept."""
-
-    def __init__(self, moments: Moments, prior_rate: float | Array) -> None:
-        self.__dict__["moments"] = moments
-        # asked for at the end of a sweep, when the device would wait for it
-        self.__dict__["totals"] = torch.stack((moments.row_means, moments.row_logs, moments.row_entropies)).sum(dim=1)
-        self.__dict__["tensors"] = (moments.mean, moments.geometric_mean)
-        self.__dict__["prior_rate"] = prior_rate
+    plain: ClassVar[Any]  # the class of such a factor on the host
+    tensors: dict[str, Tensor]
 
     def __getattr__(self, name: str) -> Any:
-        if name not in Moments._fields:
+        if name not in self.__dict__.get("tensors", {}):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        found = self.__dict__[name] = np.asarray(to_host(getattr(self.__dict__["moments"], name)))
+        found = self.__dict__[name] = to_host(self.tensors[name])
         return found
 
     @property
     def dimensions(self) -> tuple[int, int]:
         """Rows and K."""
-        n_rows, n_components = self.__dict__["moments"].mean.shape
+        n_rows, n_components = next(iter(self.tensors.values())).shape
         return n_rows, n_components
 
+    def on_host(self) -> Any:
+        """Return the same factor in NumPy's memory."""
+        return self.plain(*(getattr(self, field.name) for field in fields(self.plain)))
+
+
+class ResidentPoint(Resident, Point):
+    """Entries known as numbers, on the device."""
+
+    plain = Point
+
+    def __init__(self, value: Tensor) -> None:
+        self.__dict__["tensors"] = {"value": value}
+
+    @property
+    def total(self) -> float:
+        """Σ of the values, in double precision."""
+        return float(self.tensors["value"].sum(dtype=torch.float64))
+
+
+class ResidentGamma(Resident, Gamma):
+    """Gamma posteriors on the device."""
+
+    plain = Gamma
+
+    def __init__(self, moments: Moments, prior_rate: float | Array) -> None:
+        # summed now: it is asked for at the end of a sweep, when the device would wait for it
+        totals = torch.stack(moments[3:]).sum(dim=1)
+        names = (field.name for field in fields(Gamma) if field.name != "prior_rate")
+        self.__dict__.update(tensors=dict(zip(names, moments, strict=True)), totals=totals, prior_rate=prior_rate)
+
     @cached_property
-    def _totals(self) -> tuple[float, float, float]:
+    def _totals(self) -> list[float]:
         """Σ⟨x⟩, Σ⟨ln x⟩ and the entropy, over all entries, in one transfer."""
-        mean, log, entropy = self.__dict__["totals"].tolist()
-        return mean, log, entropy
+        found: list[float] = self.__dict__["totals"].tolist()
+        return found
 
     @property
     def total(self) -> float:
@@ -115,91 +104,66 @@ class ResidentGamma(Gamma):
         log_normalizer = n_rows * n_components * (prior.shape * np.log(prior.rate) - gammaln(prior.shape))
         return float(-entropy - (log_normalizer + (prior.shape - 1) * log - prior.rate * mean))
 
-    def on_host(self) -> Gamma:
-        """Return the same posteriors in NumPy's memory."""
-        moments = (self.mean, self.geometric_mean, self.exposed)
-        return Gamma(*moments, self.prior_rate, self.row_means, self.row_logs, self.row_entropies)
-
 
 def tables(factor: Factor, device: Any) -> tuple[Tensor, Tensor]:
     """Return the mean and the geometric mean of a factor on the device."""
-    held = factor.__dict__.get("tensors")
-    if held is not None and held[0].device.type == torch.device(device).type:
-        return held[0], held[1]
+    first, second = ("value", "value") if isinstance(factor, Point) else ("mean", "geometric_mean")
+    if isinstance(factor, Resident) and factor.tensors[first].device.type == torch.device(device).type:
+        return factor.tensors[first], factor.tensors[second]
     mean = to_device(factor.mean, device)
-    return mean, mean if isinstance(factor, Point) else to_device(factor.geometric_mean, device)
+    return mean, mean if first == second else to_device(factor.geometric_mean, device)
 
 
 class Runs(NamedTuple):
-    """Rows cut into runs of bounded length, so that no program of a kernel has much more to do than another.
-
-    Run n has the non-zeros first[n] to last[n] of row[n]. Its sums go to the row's own place if slot[n] is −1, else to
-    that row of the n_slots partial sums. The rows with several runs are split_row, with the slots split_first to
-    split_last; those without non-zeros are empty_row.
-    """
+    """Rows cut into runs of bounded length, so that no program of a kernel has much more to do than another."""
 
     row: Tensor
-    first: Tensor
+    first: Tensor  # non-zero of each run
     last: Tensor
-    slot: Tensor
-    split_row: Tensor
-    split_first: Tensor
+    slot: Tensor  # of the partial sums; −1 for a row of one run, whose sums go to the row's own place
+    split_row: Tensor  # the rows with several runs,
+    split_first: Tensor  # and their slots
     split_last: Tensor
     n_slots: int
     empty_row: Tensor
 
 
 def cut(indptr: Tensor, columns: Tensor, longest: int, block: int = 0) -> Runs:
-    """Cut rows into runs of at most `longest` non-zeros.
-
-    If `block` is not 0, runs also end where the columns' number passes a multiple of it, and the runs of one block of
-    columns come together: the rows that they gather are then still in the cache.
-    """
+    """Cut rows into runs of at most `longest` non-zeros, whose columns lie in one block of `block`, if not 0."""
     device, n_rows, nnz = indptr.device, len(indptr) - 1, len(columns)
-    lengths = indptr[1:] - indptr[:-1]
-    starts, rows = indptr[:-1], torch.arange(n_rows, device=device)
-    if block and nnz:
-        row_of = torch.repeat_interleave(rows, lengths)
-        part = columns.long() // block
-        new = torch.ones(nnz, dtype=torch.bool, device=device)
-        new[1:] = (row_of[1:] != row_of[:-1]) | (part[1:] != part[:-1])
-        starts = new.nonzero().ravel()
-        rows, lengths = row_of[starts], torch.diff(starts, append=torch.tensor([nnz], device=device))
+    row_of = torch.repeat_interleave(torch.arange(n_rows, device=device), torch.diff(indptr))
+    part = columns.long() // block if block else torch.zeros_like(row_of)
+    new = torch.ones(nnz, dtype=torch.bool, device=device)
+    new[1:] = (row_of[1:] != row_of[:-1]) | (part[1:] != part[:-1])
+    starts = new.nonzero().ravel()
+    lengths = torch.diff(starts, append=torch.tensor([nnz], device=device))
     n_runs = (lengths + longest - 1) // longest
-    which = torch.repeat_interleave(torch.arange(len(rows), device=device), n_runs)
+    which = torch.repeat_interleave(torch.arange(len(starts), device=device), n_runs)
     before = torch.cumsum(n_runs, 0) - n_runs
     first = starts[which] + longest * (torch.arange(len(which), device=device) - before[which])
     last = torch.minimum(first + longest, starts[which] + lengths[which])
-    row = rows[which]
+    row = row_of[first]
     of_row = torch.bincount(row, minlength=n_rows)
     split_row = (of_row > 1).nonzero().ravel()
     split_last = torch.cumsum(of_row[split_row], 0)
     split = of_row[row] > 1
     slot = torch.where(split, torch.cumsum(split, 0) - 1, -1)
-    runs = [row, first, last, slot]
-    if block and nnz:
-        order = torch.argsort(columns[first].long() // block, stable=True)
-        runs = [values[order] for values in runs]
-    row, first, last, slot = runs
-    split_first = split_last - of_row[split_row]
-    empty_row = (of_row == 0).nonzero().ravel()
+    # the runs of a block come together: the rows that they gather are then still in the cache
+    order = torch.argsort(part[first], stable=True)
+    row, first, last, slot = (values[order] for values in (row.int(), first, last, slot.int()))
+    splits = split_row.int(), split_last - of_row[split_row], split_last
     n_slots = int(split_last[-1]) if len(split_last) else 0
-    return Runs(row.int(), first, last, slot.int(), split_row.int(), split_first, split_last, n_slots, empty_row)
+    return Runs(row, first, last, slot, *splits, n_slots, empty_row=(of_row == 0).nonzero().ravel())
 
 
 class Clusters(NamedTuple):
-    """Ties on the device.
+    """Ties on the device."""
 
-    `labels` has the cluster of each item, `sizes` the number of items of each cluster, `members` the items of one
-    cluster after another. `belongs` is items × clusters, 1 where an item is in a cluster, or None for more than
-    FEW_CLUSTERS; `n_unseen` is users × clusters, the number of items that a user has no count for.
-    """
-
-    labels: Tensor
+    labels: Tensor  # the cluster of each item
     sizes: Tensor
-    members: Tensor
-    belongs: Tensor | None
-    n_unseen: Tensor
+    members: Tensor  # the items of one cluster after another
+    belongs: Tensor | None  # items × clusters, 1 where an item is in a cluster; None for more than FEW_CLUSTERS
+    n_unseen: Tensor  # users × clusters, the number of items that a user has no count for
 
     @classmethod
     def of(cls, labels: Tensor, n_clusters: int, counts: RowCounts) -> Clusters:
@@ -213,10 +177,7 @@ class Clusters(NamedTuple):
 
 
 class Tiles(NamedTuple):
-    """What exact exposures over every cell are made of: means of both sides, weights of the columns, and α.
-
-    The α are the rows', or the columns' unless `α_columns` is None.
-    """
+    """What exact exposures over every cell are made of: means, weights of the columns, and the α of rows or columns."""
 
     rows: Tensor
     columns: Tensor
@@ -227,10 +188,7 @@ class Tiles(NamedTuple):
 
 @dataclass(frozen=True)
 class RowCounts:
-    """Counts on the device, user by user; a negative value is an unknown cell.
-
-    `user_runs` are the users' rows, cut into runs of at most `longest` non-zeros.
-    """
+    """Counts on the device, user by user; a negative value is an unknown cell. Runs have at most `longest` of them."""
 
     shape: tuple[int, int]
     indptr: Tensor
@@ -251,28 +209,23 @@ class RowCounts:
     def take(self, rows: Tensor) -> RowCounts:
         """Return some of the rows."""
         lengths = torch.diff(self.indptr)[rows]
-        indptr = torch.zeros(len(rows) + 1, dtype=torch.int64, device=rows.device)
-        indptr[1:] = torch.cumsum(lengths, 0)
+        indptr = _starts(lengths)
         shift = torch.repeat_interleave(self.indptr[rows] - indptr[:-1], lengths)
         cells = torch.arange(len(shift), device=rows.device) + shift
-        columns = self.columns[cells]
+        columns, shape = self.columns[cells], (len(rows), self.shape[1])
         runs = cut(indptr, columns, self.longest)
-        shape = len(rows), self.shape[1]
         return RowCounts(shape, indptr, columns, self.values[cells], self.longest, runs, self.has_unknown)
 
     @property
     def rows(self) -> Tensor:
         """The user of each non-zero."""
-        n_users = len(self.indptr) - 1
-        return torch.repeat_interleave(torch.arange(n_users, device=self.indptr.device), torch.diff(self.indptr))
+        users = torch.arange(self.shape[0], device=self.indptr.device)
+        return torch.repeat_interleave(users, torch.diff(self.indptr))
 
 
 @dataclass(frozen=True)
 class ResidentCounts(RowCounts):
-    """The counts on the device both ways round.
-
-    By item: `item_users` has the users of each non-zero, `order` its place among the users' non-zeros.
-    """
+    """The counts both ways round: by item there are each non-zero's user and its place among the users' non-zeros."""
 
     item_indptr: Tensor
     item_users: Tensor
@@ -283,19 +236,12 @@ class ResidentCounts(RowCounts):
     def of(cls, counts: Counts, device: Any, longest: int, block: int) -> ResidentCounts:
         """Copy the counts by user to the device, and transpose them there."""
         by_user = RowCounts.copied(counts.by_user, device, longest)
-        (n_users, n_items), columns, indptr = by_user.shape, by_user.columns, by_user.indptr
-        order = torch.argsort(columns, stable=True)
-        of_item = torch.zeros(n_items + 1, dtype=torch.int64, device=device)
-        of_item[1:] = torch.cumsum(torch.bincount(columns, minlength=n_items), 0)
-        users = torch.repeat_interleave(torch.arange(n_users, dtype=torch.int32, device=device), torch.diff(indptr))
-        item_users = users[order]
-        return cls(
-            **by_user.__dict__,
-            item_indptr=of_item,
-            item_users=item_users,
-            order=order.int() if len(order) < 2**31 else order,
-            item_runs=cut(of_item, item_users, longest, block),
-        )
+        order = torch.argsort(by_user.columns, stable=True)
+        users = by_user.rows.int()[order]
+        indptr = _starts(torch.bincount(by_user.columns, minlength=by_user.shape[1]))
+        places = order.int() if len(order) < 2**31 else order
+        runs = cut(indptr, users, longest, block)
+        return cls(**vars(by_user), item_indptr=indptr, item_users=users, order=places, item_runs=runs)
 
     def add_up(self, values: Tensor, group: str) -> Tensor:
         """Return the sum of the non-zeros' values over "all" cells, each "user" or each "item"."""
@@ -304,3 +250,7 @@ class ResidentCounts(RowCounts):
         by_user = group == "user"
         lengths = torch.diff(self.indptr if by_user else self.item_indptr)
         return torch.segment_reduce(values if by_user else values[self.order], "sum", lengths=lengths, initial=0)
+
+
+def _starts(lengths: Tensor) -> Tensor:
+    return torch.nn.functional.pad(torch.cumsum(lengths, 0), (1, 0))

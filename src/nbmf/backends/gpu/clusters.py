@@ -35,10 +35,8 @@ def _far_apart(rows: Tensor, draws: NDArray[np.float64]) -> Tensor:
 
 
 def _drawn(weight: Tensor, draw: float) -> int:
-    """Return the place up to which the weights add up to the share `draw` of all.
-
-    Running sums on a device change from run to run, so sums of blocks and the weights of one block come to the host.
-    """
+    """Return the place up to which the weights add up to the share `draw` of all."""
+    # running sums on a device change from run to run, so sums of blocks and the weights of one block come to the host
     whole = len(weight) - len(weight) % DRAWN_ROWS
     upto = np.cumsum([*weight[:whole].view(-1, DRAWN_ROWS).sum(dim=1).tolist(), float(weight[whole:].sum())])
     block = min(int(np.searchsorted(upto, draw * upto[-1])), len(upto) - 1)

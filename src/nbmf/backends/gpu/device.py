@@ -1,44 +1,32 @@
 """The passes on one GPU, by PyTorch and Triton; where there is none, by PyTorch on the CPU, for tests.
 
 Counts are copied to the device once, factors stay there from sweep to sweep (arrays.py), and a few sums are all that
-leaves it per sweep. triton.py has the kernels, passes.py what they mean. Rows are cut into runs of bounded length and
-summed without atomic operations: the same fit on the same device gives the same bits.
+leaves it per sweep. Rows are summed without atomic operations: the same fit on the same device gives the same bits.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 
-from nbmf.backends import FoldJob, Folds, Given, Sums, UserSums, check_kind
+from nbmf.backends import Array, FoldJob, Folds, Given, Sums, UserSums, check_kind
 from nbmf.backends.counts import BLOCK_ON_DEVICE, Counts
+from nbmf.backends.gpu import arrays
 from nbmf.backends.gpu import passes as torch_passes
-from nbmf.backends.gpu.arrays import (
-    Clusters,
-    ResidentCounts,
-    ResidentGamma,
-    ResidentPoint,
-    RowCounts,
-    Tiles,
-    tables,
-    to_device,
-    to_host,
-)
+from nbmf.backends.gpu.arrays import ResidentCounts, RowCounts, Tensor, Tiles, tables, to_device
 from nbmf.backends.gpu.clusters import cluster_rows
 from nbmf.backends.gpu.fold import Rows, batches, fetch, joined, settle
 from nbmf.backends.gpu.topk import best
-from nbmf.backends.slopes import SHAPES, Pair, of_stored, of_unseen
+from nbmf.backends.slopes import SHAPES, Concentrations, Pair, of_stored, of_unseen
 from nbmf.model.factors import Factor, Gamma, Point, Prior
 from nbmf.model.likelihood import Likelihood, Poisson
 from nbmf.model.ties import Ties, tie_items
 
-Array = NDArray[np.floating[Any]]
-Tensor = Any
-Concentrations = tuple[Tensor, Tensor | None]  # of users, and of items where they have their own
+Tables = tuple[Pair, Pair, Likelihood, Ties | None]  # `Given` with the mean and the geometric mean of each factor
 
 # Underflow can make λ of a non-zero 0 (see cpu/passes.py); y/λ must stay finite
 LEAST_INTENSITY = {torch.float32: 1e-25, torch.float64: 1e-250}
@@ -47,27 +35,7 @@ BLOCK_ROWS = 4096  # rows summed in single precision before the sum goes to doub
 CLUSTERED_ON_DEVICE = 1e9  # items × K × clusters from which k-means on the host would take longer than a sweep
 
 
-class Tables(NamedTuple):
-    """`Given` on the device: the mean and the geometric mean of each factor."""
-
-    users: tuple[Tensor, Tensor]
-    items: tuple[Tensor, Tensor]
-    likelihood: Likelihood
-    ties: Ties | None
-
-
-class Wanted(NamedTuple):
-    """What a pass is asked for beside allocations and exposures: the users' sums, and tiles' logarithms.
-
-    Products over every cell are of `tile_type`, or of the factors' own type.
-    """
-
-    sums: bool
-    logs: bool = True
-    tile_type: Any = None
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ResidentExpectation(UserSums):
     """The latent variables of the non-zeros on the device, as in `cpu.passes.SparseExpectation`."""
 
@@ -85,19 +53,11 @@ class ResidentExpectation(UserSums):
 
 @dataclass(frozen=True)
 class Gpu:
-    """One device.
+    """One device, "cuda" or "cpu"; by default the GPU if there is one, with Triton's kernels and not torch's.
 
-    Parameters
-    ----------
-    device : str or None
-        "cuda" or "cpu"; by default the GPU if there is one.
-    precision : str
-        Of the products over tiles, for exact exposures of single-precision factors: "float32" (three passes of tf32,
-        all digits), "tf32" or "bf16" (fastest; exposures lose digits after the third).
-    kernels : str or None
-        "triton" or "torch"; by default Triton on a GPU.
-    block : int
-        Number of users whose rows a walk over the items gathers together, so that they are still in the cache; 0: all.
+    The products over tiles, for exact exposures of single-precision factors, have the precision "float32" (three passes
+    of tf32, all digits), "tf32" or "bf16" (fastest; exposures lose digits after the third). A walk over the items
+    gathers the rows of `block` users together, so that they are still in the cache; 0: of all.
     """
 
     device: str | None = None
@@ -110,16 +70,16 @@ class Gpu:
         check_kind(given.likelihood)
         users, items = (tables(factor, self._device) for factor in (given.users, given.items))
         α = self._concentrations(given.likelihood, len(users[0]), users[0].dtype)
-        resident = Tables(users, items, given.likelihood, given.ties)
-        return self._infer(self._resident(counts), resident, α, Wanted(sum_users))
+        return self._infer(self._resident(counts), (users, items, given.likelihood, given.ties), α, sums=sum_users)
 
-    def _infer(self, data: RowCounts, given: Tables, α: Concentrations | None, wanted: Wanted) -> ResidentExpectation:
-        """`infer` on the device, with the α of these users."""
+    def _infer(
+        self, data: RowCounts, given: Tables, α: Concentrations | None, *, sums: bool, tile_type: Any = None
+    ) -> ResidentExpectation:
+        """`expect` with the α of these users; a `tile_type` is that of products over every cell without logarithms."""
         W, H, _, ties = given
         passes, own = self._passes(W[0], ties), W[0].dtype
-        shares, allocated, log_of_shares = passes.allocate(data, W[1], H[1], LEAST_INTENSITY[own], wanted.sums)
+        shares, allocated, *logs = passes.allocate(data, W[1], H[1], LEAST_INTENSITY[own], sums)
         excess = unseen = exposed = None
-        logs = [log_of_shares]
         if α is None:
             exposed = self._sum_rows(H[0])
             log = -self._sum_rows(W[0]) @ exposed
@@ -129,24 +89,21 @@ class Gpu:
                 log = log + (W[0] * left_out).sum(dtype=torch.float64)
                 exposed = (exposed - left_out).clamp_min(0)  # below 0 is rounding
         elif ties is None:
-            excess, of_stored_cells, log = passes.expose(data, W[0], H[0], *α, wanted.sums)
+            excess, of_stored_cells, log = passes.expose(data, W[0], H[0], *α, sums)
             logs.append(log)
-            tiles = (None if table is None else table.to(wanted.tile_type or own) for table in (W[0], H[0], H[0], *α))
-            exposed, log = passes.expose_tiles(
-                Tiles(*tiles), logs=wanted.logs, sums=wanted.sums, precision=self.precision
-            )
-            exposed = exposed + of_stored_cells if wanted.sums else None
+            tiles = Tiles(*(None if table is None else table.to(tile_type or own) for table in (W[0], H[0], H[0], *α)))
+            exposed, log = passes.expose_tiles(tiles, logs=tile_type is None, sums=sums, precision=self.precision)
+            exposed = exposed + of_stored_cells if sums else None
         else:
             clusters = self._clusters(ties, data)
             cluster_sums = self._sum_clusters(H[0], clusters)
             excess, unseen, log = passes.tie(data, W[0], H[0], W[0] @ cluster_sums.T, clusters, α[0])
-            if wanted.sums:
+            if sums:
                 # A_uc S_c has the seen cells too, which the excess has taken off; below 0 is rounding
                 of_stored_cells = passes.sum_users(data, excess, H[0])
                 exposed = of_stored_cells.addmm_(unseen, cluster_sums).clamp_min_(0)
-        sums = None if allocated is None or exposed is None else Sums(allocated, exposed)
-        found = {"shares": shares, "excess": excess, "unseen": unseen, "log_evidences": (*logs, log)}
-        return ResidentExpectation(given=given, sums=sums, **found)
+        found = None if allocated is None or exposed is None else Sums(allocated, exposed)
+        return ResidentExpectation(found, given, shares, excess, unseen, (*logs, log))
 
     def sum_by_item(self, counts: Counts, expectation: ResidentExpectation, users: Factor) -> Sums:
         """Sum the same allocations and exposures for each item, Eq. (update_h)."""
@@ -177,13 +134,13 @@ class Gpu:
         allocated, exposed = (to_device(values, self._device) for values in sums)
         rates = self._column(np.asarray(prior.rate, np.float64))
         moments = self._passes(allocated, None).gamma_moments(float(prior.shape), rates, allocated, exposed)
-        return ResidentGamma(moments, prior.rate)
+        return arrays.ResidentGamma(moments, prior.rate)
 
     def quotient(self, factor: Factor, sums: Sums) -> Point:
         """Return allocated / exposed, Eqs. (nmfH) and (nmfW); where nothing is exposed the old value stays."""
         allocated, exposed = (to_device(values, self._device) for values in sums)
         value = tables(factor, self._device)[0]
-        return ResidentPoint(torch.where(exposed > 0, allocated / exposed, value))
+        return arrays.ResidentPoint(torch.where(exposed > 0, allocated / exposed, value))
 
     def cluster(self, items: Factor, n_clusters: int, rng: np.random.RandomState) -> Ties:
         """Tie items that are alike; few ones by the host, as `cpu` does."""
@@ -212,7 +169,7 @@ class Gpu:
         stored = of_stored(data.values.double(), expectation.excess.double(), of_cells, shared, torch)
         sums = [data.add_up(values, group) for values in stored]
         first, second = (a + (b.sum() if group == "all" else b) for a, b in zip(sums, zeros, strict=True))
-        return to_host(first).reshape(SHAPES[group]), to_host(second).reshape(SHAPES[group])
+        return first.cpu().numpy().reshape(SHAPES[group]), second.cpu().numpy().reshape(SHAPES[group])
 
     def fold(self, job: FoldJob) -> Folds:
         """Fold rows in, the other side's factor held fixed, in batches that bound the memory."""
@@ -220,13 +177,13 @@ class Gpu:
         prior, shape = job.prior, float(job.prior.shape)
         means, geometric_means = tables(job.factor, self._device)
         own, n_components, passes = means.dtype, means.shape[1], self._passes(means, None)
-        H, wanted = (means.double(), geometric_means.double()), Wanted(True, logs=False, tile_type=own)
+        H = means.double(), geometric_means.double()
         α = self._concentrations(job.likelihood, len(job.start), torch.float64)
 
         def update(data: RowCounts, rows: Rows) -> Rows:
-            given = Tables((rows.mean, rows.geometric_mean), H, job.likelihood, job.ties)
+            given = (rows.mean, rows.geometric_mean), H, job.likelihood, job.ties
             αs = None if α is None else (rows.concentrations.ravel(), α[1])
-            sums: Any = self._infer(data, given, αs, wanted).user_sums
+            sums: Any = self._infer(data, given, αs, sums=True, tile_type=own).user_sums
             allocated, exposed = sums
             rates = rows.rates
             if not isinstance(job.factor, Gamma):
@@ -241,31 +198,28 @@ class Gpu:
         for part in batches(job.counts.indptr, n_components, 0 if job.ties is None else job.ties.n_clusters):
             data = RowCounts.copied(job.counts[part], self._device, LONGEST_RUN)
             start = to_device(job.start[part], self._device)
-            of_rows = torch.ones_like(start[:, :1]) if α is None else α[0][part, None]
-            rows = Rows.at(start, float(np.ravel(prior.rate)[0]), of_rows)
+            nothing, ones = torch.zeros_like(start), torch.ones_like(start[:, :1])
+            rates, of_rows = ones * float(np.ravel(prior.rate)[0]), ones if α is None else α[0][part, None]
+            rows = Rows(start, start, nothing, nothing, rates, of_rows, torch.zeros_like(ones, dtype=torch.int64))
             parts.append(fetch(settle(data, rows, update, job.tol, job.most), job, passes, own))
         self._kept.clear()
-        return joined(parts, job)
+        return joined(parts)
 
     def best(self, users: Array, items: Array, n: int, exclude: sp.csr_array | None) -> tuple[NDArray[np.intp], Array]:
         """Return the columns and scores of each user's n best items; see `topk.best`."""
         columns, scores = best(to_device(users, self._device), to_device(items, self._device), n, exclude)
-        return to_host(columns), to_host(scores)
+        return columns.cpu().numpy(), scores.cpu().numpy()
 
     def _passes(self, table: Tensor, ties: Ties | None) -> Any:
-        """Return the kernels that can do it."""
-        if self._kernels == "torch":
+        if (self.kernels or ("triton" if self._device.type == "cuda" else "torch")) == "torch":
             return torch_passes
         from nbmf.backends.gpu import triton as triton_passes  # noqa: PLC0415 (not installed wherever torch is)
 
-        n_clusters = 0 if ties is None else ties.n_clusters
-        return triton_passes if triton_passes.fits(table.shape[1], n_clusters) else torch_passes
+        fits = ties is None or ties.n_clusters <= triton_passes.MOST_CLUSTERS
+        return triton_passes if fits and table.shape[1] <= triton_passes.MOST_COMPONENTS else torch_passes
 
     def _concentrations(self, likelihood: Likelihood, n_users: int, dtype: Any) -> Concentrations | None:
-        """Return the α of each user, and of each item where items have their own (then the users' mean nothing).
-
-        None for Poisson, where all exposures are 1.
-        """
+        """Return the α of each user, and of each item where those have their own; None for Poisson: exposures are 1."""
         if isinstance(likelihood, Poisson):
             return None
         α = np.atleast_2d(np.asarray(likelihood.concentration, np.float64))
@@ -289,24 +243,21 @@ class Gpu:
         blocks = torch.bmm(a.transpose(1, 2), b).sum(dim=0, dtype=torch.float64)
         return blocks + (weights[whole:].T @ values[whole:]).double()
 
-    def _sum_clusters(self, values: Tensor, clusters: Clusters) -> Tensor:
-        """S_c: the sum of the rows of each cluster's items."""
+    def _sum_clusters(self, values: Tensor, clusters: arrays.Clusters) -> Tensor:
         if clusters.belongs is not None:  # one cluster may have most of the items: a product takes as long for any
             return self._sum_rows(values, clusters.belongs).to(values.dtype)
         rows = values[clusters.members].double()
         return torch.segment_reduce(rows, "sum", lengths=clusters.sizes, axis=0, initial=0).to(values.dtype)
 
-    def _clusters(self, ties: Ties, counts: RowCounts) -> Clusters:
-        """Return the ties on the device, kept while they are the same."""
+    def _clusters(self, ties: Ties, counts: RowCounts) -> arrays.Clusters:
         if self._kept.get("ties") is not ties or self._kept.get("counted") is not counts:
             labels = to_device(ties.labels.astype(np.int32), self._device)
-            clusters = Clusters.of(labels, ties.n_clusters, counts)
+            clusters = arrays.Clusters.of(labels, ties.n_clusters, counts)
             self._kept.update(ties=ties, counted=counts, clusters=clusters)
-        found: Clusters = self._kept["clusters"]
+        found: arrays.Clusters = self._kept["clusters"]
         return found
 
     def _resident(self, counts: Counts) -> ResidentCounts:
-        """Return the counts on the device, kept while they are the same."""
         if self._kept.get("counts") is not counts:
             self._kept.pop("resident", None)  # its memory first
             resident = ResidentCounts.of(counts, self._device, LONGEST_RUN, self.block)
@@ -321,7 +272,3 @@ class Gpu:
     @cached_property
     def _device(self) -> Any:
         return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-
-    @cached_property
-    def _kernels(self) -> str:
-        return self.kernels or ("triton" if self._device.type == "cuda" else "torch")

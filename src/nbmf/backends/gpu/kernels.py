@@ -1,8 +1,7 @@
 """Kernels over runs of non-zeros, over clusters and over posteriors, for one GPU; passes.py says what each pass means.
 
 A program does one run, row or block of rows and writes nothing else, without atomic sums: the same bits every time.
-Sums are of the factors' own precision within a run and double across runs; logarithms are double. Names are in plain
-letters here, as compilers of kernels need not know others.
+Sums are of the factors' own precision within a run and double across runs; logarithms are double.
 """
 
 from collections.abc import Callable
@@ -25,7 +24,6 @@ def log1p(x):
 
 @compiled
 def _store_sums(slot, row, total, sums, partials, k, K: tl.constexpr):
-    """Store the sums of a run in the row's own place, or among the partial sums."""
     if slot < 0:
         tl.store(sums + row * K + k, total, mask=k < K)
     else:
@@ -72,8 +70,9 @@ def log_shares(values, shares, logs, nnz, BLOCK: tl.constexpr):
 def expose_runs(
     run_row, run_first, run_last, run_slot, columns, values, users, items, alphas, excess, sums, partials, logs,
     K: tl.constexpr, BLOCK_K: tl.constexpr, STEP: tl.constexpr, SUMS: tl.constexpr, BY_ITEM: tl.constexpr,
+    PLAIN: tl.constexpr,
 ):  # fmt: skip
-    """`passes.expose`, one run per program; `alphas` are the users' or, BY_ITEM, the items'."""
+    """`passes.expose`, one run per program, with the users' `alphas` or, BY_ITEM, the items'; if PLAIN, only μ."""
     run = tl.program_id(0)
     row, first, last = tl.load(run_row + run).to(tl.int64), tl.load(run_first + run), tl.load(run_last + run)
     k = tl.arange(0, BLOCK_K)
@@ -85,18 +84,22 @@ def expose_runs(
         column = tl.load(columns + p, mask=inside, other=0).to(tl.int64)
         h = tl.load(items + column[:, None] * K + k[None, :], mask=inside[:, None] & (k < K)[None, :], other=0.0)
         intensity = tl.sum(h * w[None, :], axis=1)
-        y = tl.load(values + p, mask=inside, other=0.0)
-        if BY_ITEM:
-            alpha = tl.load(alphas + column, mask=inside, other=1.0)
+        if PLAIN:
+            tl.store(excess + p, intensity, mask=inside)
         else:
-            alpha = tl.load(alphas + row) + tl.zeros([STEP], users.dtype.element_ty)
-        count = tl.where(y < 0, -alpha, y)
-        more = count / (alpha + intensity)
-        tl.store(excess + p, more, mask=inside)
-        log -= _log_evidence(y, intensity, alpha, count)
-        if SUMS:
-            total += tl.sum(more[:, None] * h, axis=0)
-    tl.store(logs + run, tl.sum(log, axis=0))
+            y = tl.load(values + p, mask=inside, other=0.0)
+            if BY_ITEM:
+                alpha = tl.load(alphas + column, mask=inside, other=1.0)
+            else:
+                alpha = tl.load(alphas + row) + tl.zeros([STEP], users.dtype.element_ty)
+            count = tl.where(y < 0, -alpha, y)
+            more = count / (alpha + intensity)
+            tl.store(excess + p, more, mask=inside)
+            log -= _log_evidence(y, intensity, alpha, count)
+            if SUMS:
+                total += tl.sum(more[:, None] * h, axis=0)
+    if not PLAIN:
+        tl.store(logs + run, tl.sum(log, axis=0))
     if SUMS:
         _store_sums(tl.load(run_slot + run).to(tl.int64), row, total, sums, partials, k, K)
 
@@ -108,24 +111,6 @@ def _log_evidence(y, intensity, alpha, weight):
     return tl.maximum(y, 0.0).to(tl.float64) * tl.log(double) + weight.to(tl.float64) * log1p(
         intensity.to(tl.float64) / double
     )
-
-
-@compiled
-def intensity_runs(
-    run_row, run_first, run_last, columns, users, items, intensities,
-    K: tl.constexpr, BLOCK_K: tl.constexpr, STEP: tl.constexpr,
-):  # fmt: skip
-    """μ of each non-zero."""
-    run = tl.program_id(0)
-    row, first, last = tl.load(run_row + run).to(tl.int64), tl.load(run_first + run), tl.load(run_last + run)
-    k = tl.arange(0, BLOCK_K)
-    w = tl.load(users + row * K + k, mask=k < K, other=0.0)
-    for start in range(first, last, STEP):
-        p = start + tl.arange(0, STEP)
-        inside = p < last
-        column = tl.load(columns + p, mask=inside, other=0).to(tl.int64)
-        h = tl.load(items + column[:, None] * K + k[None, :], mask=inside[:, None] & (k < K)[None, :], other=0.0)
-        tl.store(intensities + p, tl.sum(h * w[None, :], axis=1), mask=inside)
 
 
 @compiled
@@ -267,9 +252,7 @@ def expose_tiles(
     Σ over columns of 1/(1 + x) weights or, where x is mostly small, of x/(1 + x) weights: in all rows if FEW is 1, in
     those that `few` marks if it is 2. `logs` are −Σ ln(1 + x) of each row, BY_COLUMN times the column's α. They are
     taken of products of 2 LOG_EVERY factors, whose exponents are counted apart; or, with EXACT_LOGS, of Π(1 + x) − 1,
-    without the 1, so that small x keep their digits.
-
-    Two tiles at a time: one reciprocal does for both, as 1/u = v/(u v).
+    without the 1, so that small x keep their digits. Two tiles share one reciprocal, as 1/u = v/(u v).
     """
     row, k = tl.program_id(0) * TILE_ROWS + tl.arange(0, TILE_ROWS), tl.arange(0, BLOCK_K)
     in_rows = (row < n_rows)[:, None] & (k < K)[None, :]
@@ -333,19 +316,16 @@ def _exposure_or_rest(exposure, x, is_few, FEW: tl.constexpr):
 
 @compiled
 def _no_factors(n_rows: tl.constexpr, n_columns: tl.constexpr, EXACT: tl.constexpr):
-    """The product of no factors, without the 1 if EXACT."""
     return tl.zeros([n_rows, n_columns], tl.float32) + (0.0 if EXACT else 1.0)
 
 
 @compiled
 def _log_of(product, EXACT: tl.constexpr):
-    """Σ of the logarithms of a row's products."""
     return tl.sum(_log1p_single(product) if EXACT else tl.log(product), axis=1).to(tl.float64)
 
 
 @compiled
 def _weighted_logs(x, alphas, column, n_columns):
-    """Σ of the columns' α times ln(1 + x)."""
     alpha = tl.load(alphas + column, mask=column < n_columns, other=0.0)[None, :]
     return tl.sum(alpha * _log1p_single(x), axis=1).to(tl.float64)
 

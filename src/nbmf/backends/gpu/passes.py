@@ -1,26 +1,24 @@
 """The passes of the gpu backend in plain PyTorch: what its kernels mean, and what runs where they cannot.
 
-They run on a CPU, in double precision over tiles, and with very many clusters. Rows are taken in blocks, so that no
-array of non-zeros × K or users × items exists as a whole. Each row is summed by itself in one order: the same bits.
+That is on a CPU, in double precision over tiles, and with very many clusters. Rows are taken in blocks, so that no
+array of non-zeros × K or users × items exists as a whole.
 """
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import torch
 
-from nbmf.backends.gpu.arrays import Clusters, Moments, ResidentCounts, RowCounts, Tiles
+from nbmf.backends.gpu.arrays import Clusters, Moments, ResidentCounts, RowCounts, Tensor, Tiles
+from nbmf.backends.slopes import Pair
 from nbmf.backends.threads import cut_within
 
-Tensor = Any
+Found = tuple[Tensor, Tensor | None, Tensor]  # of each non-zero, of each user, and a log-evidence
 
 BLOCK_ENTRIES = 1 << 25  # of an array of non-zeros × K, or of a tile
 
 
-def allocate(
-    counts: RowCounts, users: Tensor, items: Tensor, least: float, sum_users: bool
-) -> tuple[Tensor, Tensor | None, Tensor]:
+def allocate(counts: RowCounts, users: Tensor, items: Tensor, least: float, sum_users: bool) -> Found:
     """Eq. (update_c) from geometric means: y/λ of each non-zero, each user's sums if wanted, and Σ y ln λ."""
     shares, allocated, total = torch.empty_like(counts.values), torch.zeros_like(users), _zero(users)
     for rows, cells, lengths in _blocks(counts.indptr, users.shape[1]):
@@ -34,13 +32,8 @@ def allocate(
     return shares, allocated if sum_users else None, total
 
 
-def expose(
-    counts: RowCounts, users: Tensor, items: Tensor, α_users: Tensor, α_items: Tensor | None, sum_users: bool
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Eq. (update_a) for exact exposures: by how much a non-zero's exceeds that of a zero, y/(α+μ), and the sums.
-
-    What depends on μ of the log-evidence of non-zeros is the third, but for −α ln(1 + μ/α), which the tiles have.
-    """
+def expose(counts: RowCounts, users: Tensor, items: Tensor, α_users: Tensor, α_items: Tensor, sum_users: bool) -> Found:
+    """Eq. (update_a) for exact exposures: by how much a non-zero's exceeds that of a zero, y/(α+μ), and the sums."""
     excess, exposed, total = torch.empty_like(counts.values), torch.zeros_like(users), _zero(users)
     for rows, cells, lengths in _blocks(counts.indptr, users.shape[1]):
         columns = counts.columns[cells]
@@ -54,13 +47,8 @@ def expose(
     return excess, exposed if sum_users else None, total
 
 
-def tie(
-    counts: RowCounts, users: Tensor, items: Tensor, mass: Tensor, clusters: Clusters, α_users: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Eq. (update_a) for tied exposures: by how much each non-zero's exceeds A_uc, A_uc itself, the log-evidence.
-
-    mass : users × clusters, ⟨w_u⟩·S_c
-    """
+def tie(counts: RowCounts, users: Tensor, items: Tensor, mass: Tensor, clusters: Clusters, α_users: Tensor) -> Found:
+    """Eq. (update_a) for tied exposures, from ⟨w_u⟩·S_c: by how much a non-zero's exceeds A_uc, A_uc, the evidence."""
     n_clusters = mass.shape[1]
     excess, unseen, total = torch.empty_like(counts.values), mass.clone(), _zero(users)
     for rows, cells, lengths in _blocks(counts.indptr, max(users.shape[1], n_clusters)):
@@ -83,25 +71,14 @@ def tie(
 
 def sum_users(counts: RowCounts, weights: Tensor, items: Tensor) -> Tensor:
     """Σ over each user's non-zeros of a weight times the item's row."""
-    sums = torch.zeros(counts.shape[0], items.shape[1], dtype=items.dtype, device=items.device)
-    for rows, cells, lengths in _blocks(counts.indptr, items.shape[1]):
-        sums[rows] = _row_sums(weights[cells, None] * items[counts.columns[cells]], lengths)
-    return sums
+    return _sum_gathered(counts.indptr, counts.columns, weights, items)
 
 
-def sum_items(
-    counts: ResidentCounts, shares: Tensor, geometric: Tensor, excess: Tensor | None, means: Tensor | None
-) -> tuple[Tensor, Tensor | None]:
-    """Σ over each item's non-zeros of share times geometric mean of the user, and of excess times mean."""
-    pairs = [(shares, geometric)] + ([(excess, means)] if excess is not None else [])
-    found = []
-    for weights, table in pairs:
-        sums = torch.zeros(counts.shape[1], table.shape[1], dtype=table.dtype, device=table.device)
-        for rows, cells, lengths in _blocks(counts.item_indptr, table.shape[1]):
-            of_cells = weights[counts.order[cells]][:, None]
-            sums[rows] = _row_sums(of_cells * table[counts.item_users[cells]], lengths)
-        found.append(sums)
-    return found[0], found[1] if len(found) > 1 else None
+def sum_items(counts: ResidentCounts, shares: Tensor, geometric: Tensor, excess: Tensor, means: Tensor) -> Pair:
+    """Σ over each item's non-zeros of share times geometric mean of the user, and of excess, if any, times mean."""
+    walk, order = (counts.item_indptr, counts.item_users), counts.order
+    allocated = _sum_gathered(*walk, shares[order], geometric)
+    return allocated, None if excess is None else _sum_gathered(*walk, excess[order], means)
 
 
 def add_shared(exposed: Tensor, of_clusters: Tensor, labels: Tensor) -> Tensor:
@@ -123,7 +100,7 @@ def expose_tiles(tiles: Tiles, *, logs: bool, sums: bool, precision: str = "floa
     return exposed if sums else None, total
 
 
-def slope_tiles(rows: Tensor, columns: Tensor, α_rows: Tensor) -> tuple[Tensor, Tensor]:
+def slope_tiles(rows: Tensor, columns: Tensor, α_rows: Tensor) -> Pair:
     """∂/∂α and ∂²/∂α² of −α ln(1 + μ/α), summed over each row's cells as if every count were 0."""
     slope, curvature = (torch.zeros(len(rows), dtype=torch.float64, device=rows.device) for _ in range(2))
     for block in _row_blocks(len(rows), len(columns)):
@@ -146,7 +123,7 @@ def gamma_moments(prior_shape: float, prior_rates: Tensor, allocated: Tensor, ex
         mean[block], geometric_mean[block] = a / b, torch.exp(ψ - log_b)
         entropy = a - log_b + torch.lgamma(a) + (1 - a) * ψ
         found[:, block] = torch.stack([values.sum(dim=1) for values in (a / b, ψ - log_b, entropy)])
-    return Moments(mean, geometric_mean, exposed, *found)
+    return mean, geometric_mean, exposed, *found
 
 
 def _log_evidence(y: Tensor, μ: Tensor, α: Tensor, own: float) -> Tensor:
@@ -158,6 +135,13 @@ def _log_evidence(y: Tensor, μ: Tensor, α: Tensor, own: float) -> Tensor:
 
 def _zero(like: Tensor) -> Tensor:
     return torch.zeros((), dtype=torch.float64, device=like.device)
+
+
+def _sum_gathered(indptr: Tensor, columns: Tensor, weights: Tensor, table: Tensor) -> Tensor:
+    sums = torch.zeros(len(indptr) - 1, table.shape[1], dtype=table.dtype, device=table.device)
+    for rows, cells, lengths in _blocks(indptr, table.shape[1]):
+        sums[rows] = _row_sums(weights[cells, None] * table[columns[cells]], lengths)
+    return sums
 
 
 def _row_sums(values: Tensor, lengths: Tensor) -> Tensor:
@@ -173,6 +157,5 @@ def _blocks(indptr: Tensor, width: int) -> Iterator[tuple[slice, slice, Tensor]]
 
 
 def _row_blocks(n_rows: int, width: int) -> Iterator[slice]:
-    """Stretches of rows of an array with at most BLOCK_ENTRIES entries each, or one row."""
     step = max(1, BLOCK_ENTRIES // max(width, 1))
     return (slice(top, top + step) for top in range(0, n_rows, step))

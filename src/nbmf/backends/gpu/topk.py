@@ -6,9 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from nbmf.backends.gpu.arrays import to_device
-
-Tensor = Any
+from nbmf.backends.gpu.arrays import Tensor, to_device
 
 BLOCK_BYTES = 1 << 30  # for a block of scores, and for choosing from them
 NARROWEST = 32  # items of a chunk, at least
@@ -17,8 +15,7 @@ NARROWEST = 32  # items of a chunk, at least
 def best(users: Tensor, items: Tensor, n: int, exclude: sp.csr_array | None) -> tuple[Tensor, Tensor]:
     """Return the columns and the scores of each user's n best items, best first, equal scores in the items' order.
 
-    What `exclude`, users × items, stores is left out. Where fewer items are left the column is −1 and the score −∞; a
-    score that is not a number is never among the best.
+    What `exclude` stores, and a score of NaN, is left out. Where there are fewer the column is −1 and the score −∞.
     """
     n_users, n_items = len(users), len(items)
     width = max(NARROWEST, 1 << round(np.log2(max(n_items / n, 1)) / 2))
@@ -46,18 +43,15 @@ def best(users: Tensor, items: Tensor, n: int, exclude: sp.csr_array | None) -> 
 
 
 def _cells(exclude: sp.csr_array, top: int, n_rows: int, n_columns: int, device: Any) -> Tensor:
-    """Return the places of the stored entries of some rows in a block of scores."""
     bounds = exclude.indptr[top : top + n_rows + 1].astype(np.int64)
     rows = np.repeat(np.arange(n_rows, dtype=np.int64), np.diff(bounds))
     return to_device(rows * n_columns + exclude.indices[bounds[0] : bounds[-1]], device)
 
 
 def _best_of_rows(scores: Tensor, n: int, width: int) -> tuple[Tensor, Tensor]:
-    """Return the columns and scores of the n best of each row, or of all if there are fewer; −1 for a score of −∞.
-
-    The n best are in the n chunks of largest maximum, equal ones in their order: an item of any other chunk comes after
-    the best item of each of those.
-    """
+    """Return the columns and scores of the n best of each row, or of all if there are fewer; −1 for a score of −∞."""
+    # they are in the n chunks of largest maximum, equal ones in their order: an item of any other chunk comes after the
+    # best item of each of those
     chunks = scores.view(len(scores), -1, width)
     n_chunks = min(n, chunks.shape[1])
     order = chunks.amax(dim=2).sort(dim=1, descending=True, stable=True).indices[:, :n_chunks].sort(dim=1).values

@@ -7,9 +7,9 @@ import torch
 import triton
 
 from nbmf.backends.gpu import kernels, passes
-from nbmf.backends.gpu.arrays import Clusters, Moments, ResidentCounts, RowCounts, Runs, Tiles
-
-Tensor = Any
+from nbmf.backends.gpu.arrays import Clusters, Moments, ResidentCounts, RowCounts, Runs, Tensor, Tiles
+from nbmf.backends.gpu.passes import Found
+from nbmf.backends.slopes import Pair
 
 MOST_CLUSTERS = 1024  # one program can hold no more
 MOST_COMPONENTS = 512
@@ -22,14 +22,9 @@ ITEM_STEP = 8
 MOST_TILED = 128
 # rows and columns of a tile, warps, stages and registers, by the type of the factors and whether logarithms are wanted:
 # the fastest on an H200 for K = 64 (benchmarks/gpu.py --tune)
-TILES = {
-    ("bf16", True): (128, 32, 8, 3, 128),
-    ("bf16", False): (128, 64, 8, 3, 128),
-    ("tf32", True): (128, 32, 8, 3, None),
-    ("tf32", False): (128, 32, 8, 3, None),
-    ("tf32x3", True): (128, 64, 8, 1, None),
-    ("tf32x3", False): (128, 64, 8, 1, None),
-}
+TILES: dict[tuple[str, bool], Any] = {("bf16", True): (128, 32, 8, 3, 128), ("bf16", False): (128, 64, 8, 3, 128)}
+TILES |= {("tf32", logs): (128, 32, 8, 3, None) for logs in (True, False)}
+TILES |= {("tf32x3", logs): (128, 64, 8, 1, None) for logs in (True, False)}
 WIDE_TILES = {"bf16": (128, 32, 8, 2, None), "tf32": (64, 32, 4, 2, None), "tf32x3": (64, 32, 4, 1, None)}  # to K = 128
 PROGRAMS = 1056  # blocks of tiles that keep a large device busy: for fewer rows, columns are cut into stretches
 SHORTEST = 4096  # columns of a stretch
@@ -37,48 +32,37 @@ FINITE = 1e37  # what a product of factors 1 + μ/α must stay below
 FEW = 0.25  # mean of μ/α of a row up to which its sums are made of 1 − exposure, which then loses fewer digits
 
 
-def fits(n_components: int, n_clusters: int) -> bool:
-    """Whether one program of these kernels can hold that many components and clusters."""
-    return n_components <= MOST_COMPONENTS and n_clusters <= MOST_CLUSTERS
-
-
-def allocate(
-    counts: RowCounts, users: Tensor, items: Tensor, least: float, sum_users: bool
-) -> tuple[Tensor, Tensor | None, Tensor]:
+def allocate(counts: RowCounts, users: Tensor, items: Tensor, least: float, sum_users: bool) -> Found:
     """Eq. (update_c)."""
     runs, shares = counts.user_runs, torch.empty_like(counts.values)
     sums, partials, _ = _places(runs, users)
     least_of = torch.full((1,), least, dtype=users.dtype, device=users.device)
     arguments = (counts.columns, counts.values, users, items, least_of, shares, sums, partials)
-    _launch(
-        kernels.allocate_runs, len(runs.row), WARPS, *runs[:4], *arguments, **_sizes(users), STEP=STEP, SUMS=sum_users
-    )
+    settings = {**_sizes(users), "STEP": STEP, "SUMS": sum_users}
+    _launch(kernels.allocate_runs, len(runs.row), WARPS, *runs[:4], *arguments, **settings)
     n_blocks = triton.cdiv(len(shares), LOG_BLOCK)
     logs = torch.empty(n_blocks, dtype=torch.float64, device=users.device)
     _launch(kernels.log_shares, n_blocks, 4, counts.values, shares, logs, len(shares), BLOCK=LOG_BLOCK)
     return shares, _join(runs, partials, sums) if sum_users else None, logs.sum()
 
 
-def expose(
-    counts: RowCounts, users: Tensor, items: Tensor, α_users: Tensor, α_items: Tensor | None, sum_users: bool
-) -> tuple[Tensor, Tensor | None, Tensor]:
+def expose(counts: RowCounts, users: Tensor, items: Tensor, α_users: Tensor, α_items: Tensor, sum_users: bool) -> Found:
     """Eq. (update_a) for exact exposures, of the non-zeros."""
     runs, excess = counts.user_runs, torch.empty_like(counts.values)
     sums, partials, logs = _places(runs, users)
     alphas = α_users if α_items is None else α_items
     arguments = (counts.columns, counts.values, users, items, alphas, excess, sums, partials, logs)
-    settings = {**_sizes(users), "STEP": STEP, "SUMS": sum_users, "BY_ITEM": α_items is not None}
+    settings = {**_sizes(users), "STEP": STEP, "SUMS": sum_users, "BY_ITEM": α_items is not None, "PLAIN": False}
     _launch(kernels.expose_runs, len(runs.row), WARPS, *runs[:4], *arguments, **settings)
     return excess, _join(runs, partials, sums) if sum_users else None, logs.sum()
 
 
-def tie(
-    counts: RowCounts, users: Tensor, items: Tensor, mass: Tensor, clusters: Clusters, α_users: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def tie(counts: RowCounts, users: Tensor, items: Tensor, mass: Tensor, clusters: Clusters, α_users: Tensor) -> Found:
     """Eq. (update_a) for tied exposures; `mass` becomes A_uc."""
     runs, excess = counts.user_runs, torch.empty_like(counts.values)
-    walk = (*runs[:3], counts.columns, users, items, excess)
-    _launch(kernels.intensity_runs, len(runs.row), WARPS, *walk, **_sizes(users), STEP=STEP)
+    walk = (*runs[:4], counts.columns, counts.values, users, items, α_users, excess, users, users, users)
+    settings = {**_sizes(users), "STEP": STEP, "SUMS": False, "BY_ITEM": False, "PLAIN": True}
+    _launch(kernels.expose_runs, len(runs.row), WARPS, *walk, **settings)
     logs = torch.empty(len(users), dtype=torch.float64, device=users.device)
     labels, n_unseen, size = clusters.labels, clusters.n_unseen, mass.shape[1]
     arguments = (counts.indptr, counts.columns, counts.values, labels, n_unseen, α_users, excess, mass, logs)
@@ -97,9 +81,7 @@ def sum_users(counts: RowCounts, weights: Tensor, items: Tensor) -> Tensor:
     return _join(runs, partials, sums)
 
 
-def sum_items(
-    counts: ResidentCounts, shares: Tensor, geometric: Tensor, excess: Tensor | None, means: Tensor | None
-) -> tuple[Tensor, Tensor | None]:
+def sum_items(counts: ResidentCounts, shares: Tensor, geometric: Tensor, excess: Tensor, means: Tensor) -> Pair:
     """Σ over each item's non-zeros."""
     runs, two = counts.item_runs, excess is not None
     sums, partials, _ = _places(runs, geometric, counts.shape[1])
@@ -113,9 +95,8 @@ def sum_items(
 
 def add_shared(exposed: Tensor, of_clusters: Tensor, labels: Tensor) -> Tensor:
     """Add to each item's sums those that its cluster shares."""
-    arguments = (exposed, of_clusters, labels, len(exposed))
-    settings = {**_sizes(exposed), "ROWS": SHARED_ROWS}
-    _launch(kernels.add_shared_rows, triton.cdiv(len(exposed), SHARED_ROWS), 4, *arguments, **settings)
+    arguments, n_programs = (exposed, of_clusters, labels, len(exposed)), triton.cdiv(len(exposed), SHARED_ROWS)
+    _launch(kernels.add_shared_rows, n_programs, 4, *arguments, **_sizes(exposed), ROWS=SHARED_ROWS)
     return exposed
 
 
@@ -159,10 +140,8 @@ def _stretch(n_rows: int, n_columns: int, height: int, least: int) -> int:
 
 
 def _range(rows: Tensor, columns: Tensor) -> tuple[int, Tensor, int]:
-    """Return how many tiles' factors 1 + x may share a logarithm, and in which rows x is mostly small.
-
-    In those, 1 − exposure is summed. The third number says whether they are no rows (0), all (1) or some (2).
-    """
+    """Return how many tiles' factors 1 + x may share a logarithm, and in which rows x is mostly small."""
+    # in those, 1 − exposure is summed; the third number says whether they are no rows (0), all (1) or some (2)
     few = (rows @ columns.mean(0, dtype=torch.float64).to(rows.dtype) < FEW).to(torch.int8)
     # no product is above that of the lengths of the two rows
     lengths = [values.square().sum(1).max().double() for values in (rows, columns)]
@@ -179,9 +158,9 @@ def gamma_moments(prior_shape: float, prior_rates: Tensor, allocated: Tensor, ex
     shape = torch.full((1,), prior_shape, dtype=torch.float64, device=allocated.device)
     arguments = (allocated, exposed, prior_rates.double(), shape, mean, geometric_mean, *found, len(allocated))
     settings = {"ROWS": ROWS_OF_GAMMAS, "OWN_RATES": len(prior_rates) > 1, "SHARED": len(exposed) == 1 < len(allocated)}
-    settings |= _sizes(allocated)
-    _launch(kernels.gamma_rows, triton.cdiv(len(allocated), ROWS_OF_GAMMAS), 4, *arguments, **settings)
-    return Moments(mean, geometric_mean, exposed, *found)
+    n_programs = triton.cdiv(len(allocated), ROWS_OF_GAMMAS)
+    _launch(kernels.gamma_rows, n_programs, 4, *arguments, **settings, **_sizes(allocated))
+    return mean, geometric_mean, exposed, *found
 
 
 def _launch(kernel: Any, n_programs: int, warps: int, *arguments: Any, **settings: Any) -> None:
