@@ -194,7 +194,7 @@ def _has_gpu() -> bool:
     return bool(torch.cuda.is_available())
 
 
-def _gpu(name: str, device: str | None = None) -> Gpu:
+def _gpu(name: str, device: str | None = None) -> "Gpu":
     from nbmf.backends.gpu.device import Gpu  # noqa: PLC0415 (torch is slow to import)
 
     return Gpu(device, "bf16" if name == "gpu-bf16" else "float32")
