@@ -5,8 +5,6 @@ the factors from here in every sweep; what it finds is added up in the order of 
 cannot be made again: one that is killed is replaced, its tasks are repeated, and the result is the same to the bit.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

@@ -5,8 +5,6 @@ of given items) and drops it: nothing of size users × items is stored, and seve
 blocks nor the products, on one BLAS thread each, depend on the number of threads, so the results do not either.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -90,11 +88,11 @@ class FactorScores:
 
         return tiles
 
-    def among(self, items: NDArray[np.intp]) -> FactorScores:
+    def among(self, items: NDArray[np.intp]) -> "FactorScores":
         """Return the scores for some of the items."""
         return replace(self, items=self.items[items])
 
-    def of(self, users: Rows) -> FactorScores:
+    def of(self, users: Rows) -> "FactorScores":
         """Return the scores of some of the users."""
         return replace(self, users=self.users[users])
 
@@ -148,11 +146,11 @@ class ModelScores:
 
         return tiles
 
-    def among(self, items: NDArray[np.intp]) -> ModelScores:
+    def among(self, items: NDArray[np.intp]) -> "ModelScores":
         """Return the scores for some of the items."""
         return replace(self, items=items if self.items is None else self.items[items])
 
-    def of(self, users: Rows) -> ModelScores:
+    def of(self, users: Rows) -> "ModelScores":
         """Return the scores of some of the users."""
         return replace(self, score_items=lambda rows: self.score_items(users[rows]), n_users=len(users))
 

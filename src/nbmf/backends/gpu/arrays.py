@@ -1,7 +1,5 @@
 """What stays on the device between sweeps: the counts both ways round, and factors that are fetched on demand."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -166,7 +164,7 @@ class Clusters(NamedTuple):
     n_unseen: Tensor  # users × clusters, the number of items that a user has no count for
 
     @classmethod
-    def of(cls, labels: Tensor, n_clusters: int, counts: RowCounts) -> Clusters:
+    def of(cls, labels: Tensor, n_clusters: int, counts: "RowCounts") -> "Clusters":
         """Count the items of each cluster, and the user's stored cells among them."""
         sizes, belongs = torch.bincount(labels, minlength=n_clusters), None
         if n_clusters <= FEW_CLUSTERS:
@@ -199,14 +197,14 @@ class RowCounts:
     has_unknown: bool
 
     @classmethod
-    def copied(cls, matrix: sp.csr_array, device: Any, longest: int) -> RowCounts:
+    def copied(cls, matrix: sp.csr_array, device: Any, longest: int) -> "RowCounts":
         """Copy a matrix to the device."""
         indptr = to_device(matrix.indptr.astype(np.int64), device)
         columns, values = to_device(matrix.indices.astype(np.int32, copy=False), device), to_device(matrix.data, device)
         runs, has_unknown = cut(indptr, columns, longest), bool((values < 0).any())
         return cls(matrix.shape, indptr, columns, values, longest, runs, has_unknown)
 
-    def take(self, rows: Tensor) -> RowCounts:
+    def take(self, rows: Tensor) -> "RowCounts":
         """Return some of the rows."""
         lengths = torch.diff(self.indptr)[rows]
         indptr = _starts(lengths)
@@ -233,7 +231,7 @@ class ResidentCounts(RowCounts):
     item_runs: Runs
 
     @classmethod
-    def of(cls, counts: Counts, device: Any, longest: int, block: int) -> ResidentCounts:
+    def of(cls, counts: Counts, device: Any, longest: int, block: int) -> "ResidentCounts":
         """Copy the counts by user to the device, and transpose them there."""
         by_user = RowCounts.copied(counts.by_user, device, longest)
         order = torch.argsort(by_user.columns, stable=True)

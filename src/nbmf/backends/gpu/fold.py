@@ -3,8 +3,6 @@
 Everything is in double precision, but for products over every cell, which are of the other side's own type.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from itertools import pairwise
