@@ -1,7 +1,5 @@
 """`nbmf compare`: which of several models ranks held-out counts best."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -114,7 +112,7 @@ def _typed(settings: Values) -> dict[str, Values]:
     return {"nbmf": nbmf, "averaged": nbmf, "poisson": factors, "binary": factors}
 
 
-def _evaluated(train: Interactions, test: Interactions, settings: Values, options: Values) -> Compared:
+def _evaluated(train: "Interactions", test: "Interactions", settings: Values, options: Values) -> "Compared":
     """Fit the models one after another in this process."""
     from statistics import median  # noqa: PLC0415
 
@@ -134,7 +132,7 @@ def _evaluated(train: Interactions, test: Interactions, settings: Values, option
     return nbmf.compare(results, options["metric"], baseline=options["baseline"]), seconds, {}
 
 
-def _fit(name: str, train: Interactions, settings: Values) -> Any:
+def _fit(name: str, train: "Interactions", settings: Values) -> Any:
     """Return a fitted model; the models of `nbmf fit` show their progress, the others end with a line."""
     if name in JUDGED:
         return fit_named(name, train, settings)
@@ -151,7 +149,7 @@ def _fit(name: str, train: Interactions, settings: Values) -> Any:
     return model
 
 
-def _tuned(train: Interactions, test: Interactions, settings: Values, options: Values) -> Compared:
+def _tuned(train: "Interactions", test: "Interactions", settings: Values, options: Values) -> "Compared":
     """Tune and compare in worker processes."""
     from nbmf.experiments.engine import shown_by  # noqa: PLC0415
     from nbmf.experiments.tuned import TunedComparison, compare_tuned, row_in_words  # noqa: PLC0415
@@ -174,7 +172,7 @@ def _tuned(train: Interactions, test: Interactions, settings: Values, options: V
     return board, seconds, tuned.settings if options["n_trials"] else {}
 
 
-def _show(result: Comparison, seconds: Mapping[str, float], settings: Settings) -> None:
+def _show(result: "Comparison", seconds: Mapping[str, float], settings: "Settings") -> None:
     rows, several = [], any(c.n_starts > 1 for c in result)
     for c in result:
         apart = f"{c.difference:+.4f}", interval_in_words(*c.difference_interval, "+.4f")

@@ -1,7 +1,5 @@
 """`nbmf demo`: real groceries, recommendations for one household, and a comparison of three models."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from importlib.util import find_spec
@@ -74,7 +72,7 @@ def _typical_household(data: nbmf.Interactions) -> Any:
     return data.users[sorted(typical, key=lambda row: n_bought[row])[len(typical) // 2]].item()
 
 
-def _bought(names: dict[Any, str], model: Any, household: Any) -> Table:
+def _bought(names: dict[Any, str], model: Any, household: Any) -> "Table":
     found = model.exposures(household)
     cells = zip(found.item.tolist(), found.count, found.intensity, found.exposure, found.sd, strict=True)
     rows = [
@@ -85,7 +83,7 @@ def _bought(names: dict[Any, str], model: Any, household: Any) -> Table:
     return framed(title, ("product", "times bought", "expected", "exposure"), rows, "<>>>")
 
 
-def _recommended(study: Study, names: dict[Any, str], models: dict[str, Any], household: Any) -> Table:
+def _recommended(study: "Study", names: dict[Any, str], models: dict[str, Any], household: Any) -> "Table":
     """Return ten products per model, with a mark on those that were held out."""
     held_out = study.test.matrix[[study.data.users.tolist().index(household)]].indices
     later = set(study.data.items[held_out].tolist())
@@ -99,7 +97,7 @@ def _recommended(study: Study, names: dict[Any, str], models: dict[str, Any], ho
     return framed(title, headings, list(zip(*columns, strict=True)), "><><>")
 
 
-def _judged(study: Study, models: dict[str, Any]) -> Table:
+def _judged(study: "Study", models: dict[str, Any]) -> "Table":
     """Return a row per relevance: the NDCG of each model, and the lead of the best over the second."""
     rows, parts = [], (study.train, study.test)
     results = {name: nbmf.evaluate(model, *parts, ("counts", 1, 2, 5), at=()) for name, model in models.items()}
@@ -117,7 +115,7 @@ def _cell(value: float, interval: tuple[float, float], mark: str = "") -> str:
     return f"{mark}{value:.3f}\n{interval[0]:.3f} to {interval[1]:.3f}"
 
 
-def _draw(study: Study, model: Any, household: Any, folder: Path) -> str:
+def _draw(study: "Study", model: Any, household: Any, folder: Path) -> str:
     """Draw the exposures of a household, and return a sentence that says where."""
     if find_spec("matplotlib") is None:
         return "For a figure of its exposures: pip install 'nbmf[plots]'"

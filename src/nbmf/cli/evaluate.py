@@ -1,7 +1,5 @@
 """`nbmf evaluate`: how well a model ranks held-out counts."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -72,7 +70,7 @@ def evaluate(source: Values, settings: Values, splitting: Values, model: str, as
         _show_evaluation(name, result)
 
 
-def check_test(train: Interactions, test: Interactions) -> None:
+def check_test(train: "Interactions", test: "Interactions") -> None:
     """Refuse a test that is empty or was fitted as a whole, and report how much of it was fitted."""
     if not test.nnz:
         raise ValueError("there is nothing to test on; a larger --test-fraction or another --split holds out more")
@@ -85,7 +83,7 @@ def check_test(train: Interactions, test: Interactions) -> None:
         click.echo(f"note: {what}; they are ranked last, like everything fitted", err=True)
 
 
-def fit_named(name: str, train: Interactions, settings: Values) -> Any:
+def fit_named(name: str, train: "Interactions", settings: Values) -> Any:
     """Return a fitted model; Ctrl-C ends the command."""
     if name == "popularity":
         from nbmf.experiments.baselines import Popularity  # noqa: PLC0415 (numba takes a second to import)
@@ -98,7 +96,7 @@ def fit_named(name: str, train: Interactions, settings: Values) -> Any:
     return model
 
 
-def _aligned(test: Interactions, train: Interactions, path: str) -> Interactions:
+def _aligned(test: "Interactions", train: "Interactions", path: str) -> "Interactions":
     """Return the test counts in the rows and columns of train; those of other users and items are left out."""
     from nbmf.data.ids import Lookup, align  # noqa: PLC0415
 
@@ -120,7 +118,7 @@ def interval_in_words(low: float, high: float, form: str = ".4f") -> str:
     return f"{low:{form}} to {high:{form}}" if low == low else ""  # noqa: PLR0124 (NaN: there is none)
 
 
-def _show_evaluation(model: str, result: Evaluation) -> None:
+def _show_evaluation(model: str, result: "Evaluation") -> None:
     rows = []
     for row in result.rows():
         form = ".4f" if abs(row["mean"]) < 1000 else ",.1f"

@@ -1,7 +1,5 @@
 """`nbmf recommend`: a model file and users in, the best items out."""
 
-from __future__ import annotations
-
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +61,7 @@ def _check_options(some: bool, everybody: bool, output: str | None, as_json: boo
         raise click.UsageError(f"-o {output}: the name must end in {' or '.join(FORMATS)}")
 
 
-def _write(columns: dict[str, NDArray[Any]], output: str) -> None:
+def _write(columns: "dict[str, NDArray[Any]]", output: str) -> None:
     import duckdb  # noqa: PLC0415 (slow to import)
 
     from nbmf.storage.container import check_place, replacing  # noqa: PLC0415
@@ -75,7 +73,7 @@ def _write(columns: dict[str, NDArray[Any]], output: str) -> None:
         connection.execute(f"COPY (SELECT * FROM recommended) TO '{place}' ({form})")
 
 
-def _by_user(columns: dict[str, NDArray[Any]]) -> list[dict[str, Any]]:
+def _by_user(columns: "dict[str, NDArray[Any]]") -> list[dict[str, Any]]:
     users: dict[Any, list[dict[str, Any]]] = {}
     for user, _, *cells in zip(*(column.tolist() for column in columns.values()), strict=True):
         users.setdefault(user, []).append(dict(zip(list(columns)[2:], cells, strict=True)))

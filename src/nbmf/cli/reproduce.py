@@ -1,7 +1,5 @@
 """`nbmf reproduce`: the paper's experiments on given counts, with a report that says which of its claims hold."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from functools import partial
@@ -96,7 +94,9 @@ def reproduce(data: str | None, output: str, portrait: str | None, as_json: bool
     _show(results, page, as_json)
 
 
-def _run(study: Study, grid: Grid, folder: Path, portrait: str | None, workers: int | None) -> tuple[Results, Path]:
+def _run(
+    study: "Study", grid: "Grid", folder: "Path", portrait: str | None, workers: int | None
+) -> "tuple[Results, Path]":
     from nbmf.experiments.engine import LostWorkerError, available_cores, shown_by  # noqa: PLC0415
     from nbmf.experiments.paper import kept_portrait, open_store, run_grid  # noqa: PLC0415
     from nbmf.experiments.report import write_report  # noqa: PLC0415
@@ -115,14 +115,14 @@ def _run(study: Study, grid: Grid, folder: Path, portrait: str | None, workers: 
     return results, write_report(results, kept_portrait(results, portrait), command, last_run)
 
 
-def _in_words(row: Row) -> str:
+def _in_words(row: "Row") -> str:
     from nbmf.experiments.baselines import BASELINES  # noqa: PLC0415
 
     name = f"{BASELINES[row.job.model].label}, K = {row.job.settings['n_components']}, seed {row.job.seed}"
     return f"{name}: NDCG {row.means['ndcg_counts']:.4f} in {row.convergence['sweeps']} sweeps, {row.seconds:.1f} s"
 
 
-def _show(results: Results, page: Path, as_json: bool) -> None:
+def _show(results: "Results", page: "Path", as_json: bool) -> None:
     from nbmf.experiments.paper import all_claims  # noqa: PLC0415
     from nbmf.experiments.report import best_on_counts, leaders  # noqa: PLC0415
 

@@ -1,7 +1,5 @@
 """`nbmf serve` and `nbmf explore`: a model behind an HTTP API, and on a page in the browser."""
 
-from __future__ import annotations
-
 import importlib.util
 import ipaddress
 import json
@@ -171,7 +169,7 @@ def _serve(
             end_interrupted("all requests were answered")
 
 
-def _access(host: str, token_file: str | None, allow_host: tuple[str, ...], allow_origin: tuple[str, ...]) -> Access:
+def _access(host: str, token_file: str | None, allow_host: tuple[str, ...], allow_origin: tuple[str, ...]) -> "Access":
     """Return who may send requests; other machines only with a token and a host name."""
     from nbmf.web.middleware import LOOPBACK, Access  # noqa: PLC0415
 
@@ -196,7 +194,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _listen(host: str, port: int | None, any_port: bool) -> socket:
+def _listen(host: str, port: int | None, any_port: bool) -> "socket":
     from nbmf.web.process import listen  # noqa: PLC0415
 
     wanted = PORT if port is None else port

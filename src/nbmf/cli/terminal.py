@@ -1,7 +1,5 @@
 """How commands talk to the terminal: faults as one sentence, tables, JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -92,7 +90,7 @@ def show(title: str, columns: Sequence[str], rows: Rows, *, left: int = 1) -> No
         click.echo("  ".join(cells).rstrip())
 
 
-def framed(title: str, columns: Sequence[str], rows: Rows, alignment: str, *, lines: bool = False) -> Table:
+def framed(title: str, columns: Sequence[str], rows: Rows, alignment: str, *, lines: bool = False) -> "Table":
     """Return a table with a frame; `alignment` has < or > for each column, and `lines` separate the rows."""
     from rich.table import Table  # noqa: PLC0415 (slow to import)
     from rich.text import Text  # noqa: PLC0415

@@ -3,8 +3,6 @@
 The exposure absorbs a gene's burst in one cell, so give raw molecule counts, neither logarithms nor scaled ones.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 
-def interactions(adata: AnnData, *, layer: str | None = None) -> Interactions:
+def interactions(adata: "AnnData", *, layer: str | None = None) -> Interactions:
     """Return the counts of an AnnData object, with the names of its cells and genes as ids.
 
     Parameters
@@ -46,7 +44,7 @@ def interactions(adata: AnnData, *, layer: str | None = None) -> Interactions:
 
 
 def factorize(
-    adata: AnnData, model: Factorization | None = None, *, layer: str | None = None, key: str = "nbmf"
+    adata: "AnnData", model: Factorization | None = None, *, layer: str | None = None, key: str = "nbmf"
 ) -> Factorization:
     """Fit a model to the counts and write the factors into the AnnData object.
 

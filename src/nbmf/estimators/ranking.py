@@ -119,7 +119,6 @@ class ModelScores:
 
     @property
     def n_items(self) -> int:
-        """Number of items."""
         return self.n_columns if self.items is None else len(self.items)
 
     @property
@@ -128,11 +127,9 @@ class ModelScores:
         return np.dtype(np.float64)
 
     def block_rows(self, *, whole: bool) -> int:
-        """Return the number of users to score at a time."""
         return max(1, min(WHOLE_ROWS, WHOLE_CELLS // max(self.n_columns, 1)))
 
     def reader(self, n_rows: int, *, whole: bool) -> Tiles:
-        """Return a function that asks the model."""
 
         def tiles(rows: Rows) -> Iterator[tuple[int, Array]]:
             scores = np.asarray(self.score_items(rows))
@@ -147,15 +144,12 @@ class ModelScores:
         return tiles
 
     def among(self, items: NDArray[np.intp]) -> "ModelScores":
-        """Return the scores for some of the items."""
         return replace(self, items=items if self.items is None else self.items[items])
 
     def of(self, users: Rows) -> "ModelScores":
-        """Return the scores of some of the users."""
         return replace(self, score_items=lambda rows: self.score_items(users[rows]), n_users=len(users))
 
     def pairs(self, rows: Rows, columns: Rows) -> Array:
-        """Return the scores of pairs of a user and an item."""
         few, row = np.unique(rows, return_inverse=True)
         step, order, found = max(1, PAIR_CELLS // self.n_columns), np.argsort(row, kind="stable"), [np.empty(0)]
         for start in range(0, len(few), step):
@@ -166,7 +160,6 @@ class ModelScores:
         return scores
 
     def totals(self) -> Array:
-        """Return the sum of each user's scores."""
         return np.asarray(np.asarray(self.score_items(np.arange(self.n_users))).sum(axis=1))
 
 

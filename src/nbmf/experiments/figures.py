@@ -4,8 +4,6 @@ Sizes are those of print, and no text is smaller than 6.5 points. The colours ar
 lines differ by colour alone.
 """
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +47,7 @@ class Picture:
     """A figure with the name of its files."""
 
     name: str
-    draw: Callable[[], Figure]
+    draw: "Callable[[], Figure]"
 
     def save(self, folder: Path) -> None:
         """Write PNG and PDF, the same bytes every time."""
@@ -81,21 +79,21 @@ def of_user(portrait: Portrait) -> Picture:
     return Picture("exposure", lambda: _draw_portrait(portrait))
 
 
-def _figure(height: float, n_columns: int = 1) -> tuple[Figure, Any]:
+def _figure(height: float, n_columns: int = 1) -> "tuple[Figure, Any]":
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     figure = Figure(figsize=(COLUMN, height), layout="constrained")
     return figure, figure.subplots(1, n_columns)
 
 
-def _draw_by_components(results: Results) -> Figure:
+def _draw_by_components(results: Results) -> "Figure":
     """Figure map_k: NDCG with rel_A against K."""
     grid = results.grid
     lines = {model: {K: results.level(Entry(model, K)) for K in grid.components} for model in grid.models}
     return _draw_levels(lines, LABELS, "number of components K", "NDCG, relevance = count")
 
 
-def _draw_by_threshold(results: Results) -> Figure:
+def _draw_by_threshold(results: Results) -> "Figure":
     """Figure map threshold: NDCG with rel_B against s, each model at its best K."""
     chosen = results.chosen()
     lines = {e.model: {s: results.level(e, at_least(s)) for s in results.grid.thresholds} for e in chosen}
@@ -103,7 +101,7 @@ def _draw_by_threshold(results: Results) -> Figure:
     return _draw_levels(lines, names, "threshold s", "NDCG, relevance = 1[count ≥ s]")
 
 
-def _draw_mass_functions() -> Figure:
+def _draw_mass_functions() -> "Figure":
     """Figure of §2.1: the negative binomial's mass function for several α, with Poisson as α = ∞."""
     counts, mean = np.arange(16), np.full(16, MEAN_COUNT)
     likelihoods = {α: Poisson() if α == math.inf else NegativeBinomial(α) for α in CONCENTRATIONS}
@@ -111,14 +109,14 @@ def _draw_mass_functions() -> Figure:
     return _draw_curves(counts, curves, "Poisson", "count y", f"probability of y, mean {MEAN_COUNT:g}")
 
 
-def _draw_divergences() -> Figure:
+def _draw_divergences() -> "Figure":
     """Figure div_nbf: d_α(a|b) against a for several α, with Kullback-Leibler's as α = ∞."""
     counts = np.linspace(0, 5, 201)
     curves = {α: divergence(α, counts, np.full(len(counts), INTENSITY)) for α in CONCENTRATIONS}
     return _draw_curves(counts, curves, "Kullback-Leibler", "a", f"d$_α$(a | b = {INTENSITY:g})  (nats)")
 
 
-def _draw_levels(lines: Lines, names: Mapping[str, str], xlabel: str, ylabel: str) -> Figure:
+def _draw_levels(lines: Lines, names: Mapping[str, str], xlabel: str, ylabel: str) -> "Figure":
     """Draw one line per model with error bars of one standard deviation over starts."""
     figure, axes = _figure(2.5)
     for model, levels in lines.items():
@@ -135,7 +133,7 @@ def _draw_levels(lines: Lines, names: Mapping[str, str], xlabel: str, ylabel: st
     return figure
 
 
-def _draw_curves(counts: Any, curves: Mapping[float, Any], limit: str, xlabel: str, ylabel: str) -> Figure:
+def _draw_curves(counts: Any, curves: Mapping[float, Any], limit: str, xlabel: str, ylabel: str) -> "Figure":
     """Draw one curve per α; `limit` names the one at infinity."""
     figure, axes = _figure(2.5)
     for look, (α, values) in zip(_CURVES, curves.items(), strict=True):
@@ -147,7 +145,7 @@ def _draw_curves(counts: Any, curves: Mapping[float, Any], limit: str, xlabel: s
     return figure
 
 
-def _draw_histogram(study: Study) -> Figure:
+def _draw_histogram(study: Study) -> "Figure":
     from matplotlib.ticker import PercentFormatter  # noqa: PLC0415
 
     figure, axes = _figure(2.1)
@@ -164,7 +162,7 @@ def _draw_histogram(study: Study) -> Figure:
     return figure
 
 
-def _draw_portrait(one: Portrait) -> Figure:
+def _draw_portrait(one: Portrait) -> "Figure":
     """Draw exposure against count on the left, the scores of unseen items on the right, and a key of names below."""
     lettered = dict(zip(LETTERS, _extremes(one), strict=False))
     numbered = range(min(N_NUMBERED, len(one.unseen)))
@@ -181,7 +179,7 @@ def _draw_portrait(one: Portrait) -> Figure:
     return figure
 
 
-def _draw_taken(axes: Axes, one: Portrait, lettered: Mapping[str, int]) -> None:
+def _draw_taken(axes: "Axes", one: Portrait, lettered: Mapping[str, int]) -> None:
     axes.plot(one.count, one.exposure, "o", color=BLUE, markersize=3, alpha=0.6, markeredgewidth=0)
     axes.axhline(1, color=VERMILLION, linestyle="--", linewidth=1)
     axes.set(xscale="log", yscale="log", xlabel="count y", ylabel="inferred exposure ⟨a⟩", title="the user's items")
@@ -191,7 +189,7 @@ def _draw_taken(axes: Axes, one: Portrait, lettered: Mapping[str, int]) -> None:
     _plain_numbers(axes, "x", "y")
 
 
-def _draw_unseen(axes: Axes, one: Portrait, numbered: Sequence[int]) -> None:
+def _draw_unseen(axes: "Axes", one: Portrait, numbered: Sequence[int]) -> None:
     axes.plot(range(1, len(one.score) + 1), one.score, "o", color="0.6", markersize=2.5, markeredgewidth=0)
     later = [n for n, held_out in enumerate(one.held_out) if held_out]
     if later:
@@ -206,7 +204,7 @@ def _draw_unseen(axes: Axes, one: Portrait, numbered: Sequence[int]) -> None:
     _plain_numbers(axes, "x")
 
 
-def _mark(axes: Axes, text: str, x: float, y: float) -> None:
+def _mark(axes: "Axes", text: str, x: float, y: float) -> None:
     axes.annotate(text, (x, y), xytext=(2.5, 2), textcoords="offset points", fontsize=KEY_SIZE)
 
 
@@ -235,7 +233,7 @@ def _cut(name: str) -> str:
     return name
 
 
-def _plain_numbers(axes: Axes, *which: str) -> None:
+def _plain_numbers(axes: "Axes", *which: str) -> None:
     """Write 100, not 10², on a logarithmic axis; on a short one 2 and 5, too."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415
 
