@@ -19,7 +19,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nbmf.data.ids import Lookup, align
-from nbmf.data.interactions import Ids, Interactions, canonical, check_counts, check_matrix, check_range, widened
+from nbmf.data.interactions import Interactions, canonical, check_counts, check_matrix, check_range, widened
 from nbmf.estimators import explain, predictive, recommend
 from nbmf.estimators.explain import Alike, Explanation
 from nbmf.estimators.factorize import Data
@@ -43,17 +43,6 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
     result_ : FitResult
         What the last fit found, in one frozen value.
     """
-
-    max_iter: int
-    tol: float
-    backend: str
-    n_threads: int | None
-    dtype: str
-    result_: Any
-
-    users_: Ids
-    items_: Ids
-    item_names_: Ids | None
 
     def recommend(
         self,
@@ -230,7 +219,7 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
 
     def _become(self, result: FitResult) -> None:
         """Take over what a fit found: the one just run, the next one of a model that grows, or that of a file."""
-        self.result_ = result
+        self.result_: Any = result
         self.users_, self.items_, self.item_names_ = result.users, result.items, result.item_names
         self.objective_, self.n_iter_ = result.objective, len(result.objective)
         self.ending_, self.converged_ = result.ending.value, result.ending is Ending.CONVERGED
@@ -297,7 +286,7 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"n_threads is {self.n_threads!r}; it must be a whole number from 1, or None for all cores"
             )
-        if not isinstance(self.tol, Real) or not self.tol >= 0:
+        if not isinstance(self.tol, Real) or not float(self.tol) >= 0:
             raise ValueError(f"tol is {self.tol!r}; it must be 0 (never stop early) or a positive number")
         if not any(self.dtype == dtype for dtype in (np.float32, np.float64, "float32", "float64")):
             raise ValueError(f"dtype is {self.dtype!r}; it must be 'float32' or 'float64'")

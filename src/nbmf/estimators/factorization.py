@@ -47,24 +47,6 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
     The others are those of `NBMF`.
     """
 
-    likelihood: Any
-    n_components: int
-    user_shape: float
-    item_shape: float
-    rates: str
-    shapes: str
-    inference: str
-    exposure: str
-    n_clusters: int
-    init: str | tuple[ArrayLike, ArrayLike]
-    accelerate: bool
-    random_state: Any
-    verbose: bool
-    result_: FactorFit
-
-    user_factors_: NDArray[Any]
-    item_factors_: NDArray[Any]
-
     def __init__(
         self,
         n_components: int = 50,
@@ -258,13 +240,6 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         data : Interactions, matrix or array
             Interactions of new items and users of the fit; or one row per user of the fit and one column per new item,
             which get the numbers after the largest item id.
-
-        Examples
-        --------
-        >>> import nbmf
-        >>> model = nbmf.NBMF(2, random_state=0).fit([[4, 0, 1], [0, 3, 0], [5, 1, 2]])
-        >>> model.add_items([[0], [2], [0]]).items_
-        array([0, 1, 2, 3])
         """
         self._become(grow.add_items(self._fit, data, self._resources))
         return self
