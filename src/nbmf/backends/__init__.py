@@ -95,16 +95,6 @@ class Folds(NamedTuple):
     steps: NDArray[np.int64]
 
 
-class Device(Protocol):
-    """What a GPU does for a fitted model, beside the fit itself."""
-
-    def fold(self, job: FoldJob) -> Folds:
-        """Fold rows in: `estimators.fold_in.fold_in`, for many rows at a time."""
-
-    def best(self, users: Array, items: Array, n: int, exclude: sp.csr_array | None) -> tuple[NDArray[np.intp], Array]:
-        """Return the columns and scores of each user's n best items, without those that `exclude` stores."""
-
-
 def check_kind(likelihood: Likelihood) -> None:
     """Raise ValueError for a likelihood that no kernel knows."""
     if likelihood.kind not in ("poisson", "negative_binomial"):
@@ -179,7 +169,7 @@ def make_backend(name: str, n_threads: int | None = None, work: float = 0.0) -> 
     raise ValueError(f"backend is {name!r}; it must be 'auto', 'cpu', 'gpu', 'gpu-bf16' or 'reference'")
 
 
-def find_device(name: str, work: float, n_rows: int) -> Device | None:
+def find_device(name: str, work: float, n_rows: int) -> Any:
     """Return the GPU that should fold in or rank n_rows rows, or None if the CPU should."""
     asked = name in ("gpu", "gpu-bf16") or (name == "auto" and work >= PAYS_ALONE)
     return _gpu(name) if asked and n_rows >= FEW_ROWS and _has_gpu() else None

@@ -46,7 +46,7 @@ def interactions(adata: "AnnData", *, layer: str | None = None) -> Interactions:
 def factorize(
     adata: "AnnData", model: Factorization | None = None, *, layer: str | None = None, key: str = "nbmf"
 ) -> Factorization:
-    """Fit a model to the counts and write the factors into the AnnData object.
+    """Fit a model to the counts, write the factors into the AnnData object, and return the model.
 
     Parameters
     ----------
@@ -59,11 +59,6 @@ def factorize(
     key : str
         Name of what is written: `obsm["X_" + key]` (cells × K), `varm[key]` (genes × K) and `uns[key]` (the settings,
         the concentration, the objective after each sweep).
-
-    Returns
-    -------
-    estimator
-        The fitted model.
 
     Examples
     --------

@@ -68,11 +68,6 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
         deny : ids or mapping, optional
             Items not to recommend to anybody, or a mapping, in which users with nothing to deny may be missing.
 
-        Returns
-        -------
-        Recommendations
-            `items` and `scores`, users × n; `to_pandas()` and `to_polars()` return one row per recommendation.
-
         Examples
         --------
         >>> import nbmf
@@ -97,7 +92,7 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
         deny: Chosen = None,
         unknown_items: str = "error",
     ) -> Recommendations:
-        """Return the n best items for users who were not fitted, from their counts.
+        """Return the n best items for users who were not fitted, from their counts; rows without ids are numbered.
 
         Parameters
         ----------
@@ -112,11 +107,6 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
             As for `recommend`; mappings name users of `counts` by id or row number.
         unknown_items : "error" or "ignore"
             Whether items that were not fitted are an error or are left out with a warning that counts them.
-
-        Returns
-        -------
-        Recommendations
-            Users are the ids of Interactions, otherwise row numbers.
 
         Examples
         --------

@@ -90,17 +90,7 @@ class Explanation:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Alike:
-    """The users or items most similar to one of them, most similar first.
-
-    Attributes
-    ----------
-    ids : array
-        n ids.
-    similarity : array
-        n cosines, from 0 to 1.
-    names : array or None
-        Names, for items that have them.
-    """
+    """The users or items most similar to one of them, most similar first, with cosines from 0 to 1."""
 
     ids: Ids
     similarity: NDArray[np.float64]

@@ -96,10 +96,6 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         resume : path, optional
             A checkpoint to resume from, with the same data and settings (max_iter, tol, n_threads and verbose may
             change). The result is that of an undisturbed fit, bit for bit.
-
-        Returns
-        -------
-        self
         """
         with self._refitting():
             self._check_settings()
@@ -113,7 +109,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         return self
 
     def transform(self, X: Any, *, unknown_items: str = "error") -> Array:
-        """Return the factors of new users with the items' factors fixed: those that a fit would find.
+        """Return the factors of new users, rows × K, with the items' factors fixed: those that a fit would find.
 
         A row's own update is repeated until it changes the row by less than `tol`, relative to its size, at most 1000
         times. A row of the data of a converged fit gets the factors of the fit, up to that tolerance; where a row's
@@ -126,11 +122,6 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
             Items of Interactions are matched by id; otherwise there is one column per item of the fit.
         unknown_items : "error" or "ignore"
             Whether items that were not fitted are an error or are left out with a warning that counts them.
-
-        Returns
-        -------
-        array
-            Posterior means ("cavi") or points ("mm"), rows × K.
 
         Examples
         --------
@@ -216,13 +207,6 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         ----------
         data, unknown_items
             As for `transform`. Users of Interactions must be new; rows of a matrix are numbered after the largest id.
-
-        Examples
-        --------
-        >>> import nbmf
-        >>> model = nbmf.NBMF(2, random_state=0).fit([[4, 0, 1], [0, 3, 0], [5, 1, 2]])
-        >>> model.add_users([[3, 0, 0]]).recommend(3, n=1).items
-        array([[2]])
         """
         new = self._rows(data, unknown_items)
         named = new if isinstance(data, Interactions) else grow.next_users(self._fit, new.counts)
@@ -308,9 +292,6 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         fit = self._fit
         if self.user_factors_ is not fit.user_posterior.mean or self.item_factors_ is not fit.item_posterior.mean:
             raise StorageError("the factors are no longer those of the fit; a model file holds what was fitted")
-
-    def _check_fit(self, fit: FactorFit) -> None:
-        """Check what a file says was fitted with these settings."""
 
     def _likelihood(self) -> Likelihood:
         if not isinstance(self.likelihood, Likelihood):

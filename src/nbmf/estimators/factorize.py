@@ -18,7 +18,7 @@ from nbmf.data.interactions import Ids, formed
 from nbmf.estimators.fit import FactorFit
 from nbmf.inference.checkpoints import Checkpoints, Origin, read_checkpoint, resumed
 from nbmf.inference.progress import Progress
-from nbmf.inference.run import Ending, Snapshot, State, Stopping, Until, begin, run
+from nbmf.inference.run import Ending, Snapshot, State, Until, begin, run
 from nbmf.model import Model
 from nbmf.model.factors import Array, Point
 from nbmf.storage.container import Path
@@ -31,7 +31,7 @@ class Control:
     unknown: Any = None
     backend: Backend | None = None
     callbacks: Iterable[Callable[[Snapshot], Any]] = ()
-    stopping: Stopping | None = None
+    stopping: Any = None  # called after each sweep; its `choose(last)` returns the snapshot to keep
     checkpoint: Path | None = None
     checkpoint_every: int | timedelta = timedelta(minutes=1)
     resume: Path | None = None

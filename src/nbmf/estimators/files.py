@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from nbmf.data.interactions import FORMS
 from nbmf.estimators.fit import FactorFit, FitResult, WeightFit
 from nbmf.inference.run import Ending
 from nbmf.storage import codec
@@ -56,14 +57,11 @@ def read_weights(source: Path | Contents) -> Saved:
     contents = _upgraded(open_as("item-item model", source, VERSION))
     name, shared = _unpack_shared(contents, WEIGHT_CLASSES)
     weights, intercept = codec.unpack_weights(contents, len(shared["items"]))
-    fit = WeightFit(
-        **shared,
-        input=contents.value("input", str),
-        target=contents.value("target", str),
-        concentration=codec.unpack_number(contents, "concentration"),
-        weights=weights,
-        intercept=intercept,
-    )
+    forms: dict[str, Any] = {name: contents.value(name, str) for name in ("input", "target")}
+    α = codec.unpack_number(contents, "concentration")
+    if not set(forms.values()) <= FORMS.keys() or not 1e-30 < α < 1e30:
+        raise contents.fault(f"its forms are {forms} and its concentration is {α}")
+    fit = WeightFit(**shared, **forms, concentration=α, weights=weights, intercept=intercept)
     return name, codec.unpack_settings(contents), fit
 
 

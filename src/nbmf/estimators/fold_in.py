@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.backends import Device, FoldJob, Folds, Given, Sums, check_kind, find_device
+from nbmf.backends import FoldJob, Folds, Given, Sums, check_kind, find_device
 from nbmf.backends.counts import Counts
 from nbmf.backends.cpu.fold import fold_rows
 from nbmf.backends.cpu.passes import Cpu
@@ -38,7 +38,7 @@ class Resources(NamedTuple):
     n_threads: int | None = None
     tol: float = 1e-5
 
-    def device(self, n_rows: int, work: float) -> Device | None:
+    def device(self, n_rows: int, work: float) -> Any:
         """Return the GPU that should handle so many rows and products, if any."""
         return find_device(self.backend, work, n_rows)
 
@@ -131,14 +131,13 @@ def fold_compiled(
     return Folds(_factor_of(side, mean, allocated, exposed, rates), steps)
 
 
-def fold_on(
-    device: Device, counts: sp.csr_array, side: FixedSide, until: Steps, *, start: Array | None = None
-) -> Folds:
+def fold_on(device: Any, counts: sp.csr_array, side: FixedSide, until: Steps, *, start: Array | None = None) -> Folds:
     """Fold rows in on a GPU, to the same factors up to the tolerance and rounding."""
     fixed = (side.factor, side.likelihood, side.prior, side.ties)
     least = stopping_tolerance(until.tol, side.factor.mean.dtype)
     begin = _start(counts, side, start)
-    return device.fold(FoldJob(counts, *fixed, start=begin, least_sum=LEAST_SUM, tol=least, most=until.most))
+    folds: Folds = device.fold(FoldJob(counts, *fixed, start=begin, least_sum=LEAST_SUM, tol=least, most=until.most))
+    return folds
 
 
 def fold_plainly(counts: sp.csr_array, side: FixedSide, until: Steps, *, start: Array | None = None) -> Folds:

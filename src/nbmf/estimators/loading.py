@@ -39,7 +39,7 @@ def _restored(path: Path, name: str, settings: dict[str, Any], fit: Any) -> Any:
         raise StorageError(f"{path}: has the setting {min(unknown)!r}, unknown to this nbmf; install a newer one")
     model = ESTIMATORS[name](**settings)
     try:
-        model._check_fit(fit)
+        model._check_settings()
     except (TypeError, ValueError) as error:
         raise StorageError(f"{path}: {error}") from None
     model._become(fit)

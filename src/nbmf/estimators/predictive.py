@@ -85,14 +85,11 @@ class Predictive:
         tail = (1 - level) / 2
         most = np.ceil(self.mean + self.sd / np.sqrt(tail))  # beyond it is less than the tail, by Chebyshev
         upper = _least(lambda count: self._above(count) <= tail, most)
-        lower = _least(lambda count: self._up_to(count) > tail, most)
+        lower = _least(lambda count: self.likelihood.up_to(count, self.intensity).mean(axis=0) > tail, most)
         return lower, upper
 
     def _above(self, count: Array) -> Array:
         return np.asarray(self.likelihood.above(count, self.intensity).mean(axis=0))
-
-    def _up_to(self, count: Array) -> Array:
-        return np.asarray(self.likelihood.up_to(count, self.intensity).mean(axis=0))
 
 
 def _whole(count: ArrayLike) -> Array:

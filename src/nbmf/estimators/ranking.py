@@ -15,7 +15,6 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from nbmf.backends import Device
 from nbmf.backends.cpu.topk import keep_best, place_rows, score_rows, sort_best
 from nbmf.backends.threads import hand_out, one_blas_thread
 
@@ -274,7 +273,7 @@ def top(
     allowed: NDArray[np.bool_] | None = None,
     n_threads: int | None = None,
     report: Report = None,
-    device: Device | None = None,
+    device: Any = None,
 ) -> Best:
     """Return the n best items of each user in `rows`, or of all, best first, equal scores in the order of the items.
 

@@ -7,7 +7,6 @@ from typing import Any, Self, cast
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.base import clone
 
 from nbmf.data.interactions import FORMS, formed
 from nbmf.estimators.base import Recommender, one_of
@@ -171,10 +170,6 @@ class NBSLIM(Recommender):
         self.__dict__.pop("concentration_", None)
         if result.target == "counts":  # otherwise it is not a parameter of the counts
             self.concentration_ = result.concentration
-
-    def _check_fit(self, fit: WeightFit) -> None:
-        clone(self).set_params(input=fit.input, target=fit.target)._check_settings()
-        NegativeBinomial(fit.concentration)
 
     def _most_neighbors(self, n_users: int, n_items: int) -> int | None:
         if self.n_neighbors == "auto":

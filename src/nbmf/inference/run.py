@@ -171,16 +171,6 @@ class Run:
         return self.last.objectives
 
 
-class Stopping(Protocol):
-    """Decides when to end a run and which of its snapshots to keep."""
-
-    def __call__(self, snapshot: Snapshot) -> bool:
-        """Look at a sweep and return True to end the run."""
-
-    def choose(self, last: Snapshot) -> Snapshot:
-        """Return the snapshot to keep of a run that ended with this one."""
-
-
 class FallingObjectiveError(ArithmeticError):
     """The objective fell by more than rounding: a bug, or numbers beyond the range of their precision."""
 
