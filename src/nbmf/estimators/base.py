@@ -36,13 +36,7 @@ RECORDED = ("n_features_in_", "feature_names_in_")  # what scikit-learn records 
 
 
 class Recommender(BaseEstimator):  # type: ignore[misc]
-    """Base class of all estimators: settings, ids and the answers of a fit.
-
-    Attributes
-    ----------
-    result_ : FitResult
-        What the last fit found, in one frozen value.
-    """
+    """Base class of all estimators: settings, ids and the answers of a fit, which is kept in `result_`."""
 
     def recommend(
         self,

@@ -42,18 +42,10 @@ LEAST, MOST = 1e-3, 1e4  # bounds of a learned α: counts no more dispersed than
 
 @dataclass(frozen=True)
 class Likelihood(ABC):
-    """Base class of all likelihoods: a frozen dataclass whose fields are parameters.
+    """Base class of all likelihoods: a frozen dataclass whose fields are parameters."""
 
-    Attributes
-    ----------
-    kind : str
-        Name in files and in the fast backends.
-    has_exposure : bool
-        False where a is always 1. Such a likelihood costs the non-zeros only, and nothing can be tied.
-    """
-
-    kind: ClassVar[str]
-    has_exposure: ClassVar[bool] = True
+    kind: ClassVar[str]  # name in files and in the fast backends
+    has_exposure: ClassVar[bool] = True  # False where a is always 1, so that only the non-zeros cost anything
 
     def __init_subclass__(cls) -> None:
         KINDS[cls.kind] = cls
