@@ -65,7 +65,7 @@ def demo(household: int | None, components: int, seed: int, output: str) -> None
     console.print(f"Every household, in the browser: {how}", markup=False, soft_wrap=True)
 
 
-def _typical_household(data: nbmf.Interactions) -> Any:
+def _typical_household(data: "nbmf.Interactions") -> Any:
     """Return a household with the median number of different products and, among those, of purchases."""
     n_products, n_bought = (data.matrix > 0).sum(axis=1), data.matrix.sum(axis=1)
     [typical] = (n_products == sorted(n_products)[len(n_products) // 2]).nonzero()

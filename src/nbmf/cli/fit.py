@@ -89,7 +89,7 @@ def _fit_arguments(checkpoint: str, checkpoint_every: int | timedelta, resume: b
     return {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": checkpoint if resume else None}
 
 
-def _report(estimator: Any, data: nbmf.Interactions, output: str, seconds: float, as_json: bool) -> None:
+def _report(estimator: Any, data: "nbmf.Interactions", output: str, seconds: float, as_json: bool) -> None:
     facts = {
         "model": type(estimator).__name__,
         "file": output,

@@ -100,7 +100,7 @@ fit_group = grouped("settings", fit_options)
 
 def read_data(
     data: str, user: Column, item: Column, count: Column, min_users: int, min_items: int, time: Column = None
-) -> nbmf.Interactions:
+) -> "nbmf.Interactions":
     """Read a file and filter it once, items first, as the paper does."""
     from nbmf.storage.counts import is_counts_file  # noqa: PLC0415 (heavy modules only when a command runs)
 
@@ -125,8 +125,8 @@ def read_data(
 
 
 def split_data(
-    found: nbmf.Interactions, split: str, test_fraction: float, seed: int
-) -> tuple[nbmf.Interactions, nbmf.Interactions]:
+    found: "nbmf.Interactions", split: str, test_fraction: float, seed: int
+) -> "tuple[nbmf.Interactions, nbmf.Interactions]":
     """Return the counts to fit and those to test on."""
     if split == "last":
         parts = found.leave_last_out(seed=seed)
@@ -148,7 +148,7 @@ def make_model(name: str, components: int, concentration: float | None, seed: in
     return nbmf.PoissonMF(components, binarize=name == "binary", **common)
 
 
-def make_slim(concentration: float | None) -> nbmf.NBSLIM:
+def make_slim(concentration: float | None) -> "nbmf.NBSLIM":
     """Return the estimator nbslim, with progress shown."""
     own: Values = {} if concentration is None else {"concentration": concentration}
     return nbmf.NBSLIM(verbose=True, **own)

@@ -52,7 +52,7 @@ def plan(source: Values, components: int, clusters: int, memory: str | None, as_
     show(title, columns, [_row(each) for each in plans], left=2)
 
 
-def _plan(found: nbmf.Interactions, name: str, components: int, clusters: int, machine: int) -> dict[str, Any]:
+def _plan(found: "nbmf.Interactions", name: str, components: int, clusters: int, machine: int) -> dict[str, Any]:
     from nbmf.backends import make_backend  # noqa: PLC0415
     from nbmf.backends.cost import Sizes  # noqa: PLC0415
     from nbmf.inference.timing import seconds_per_sweep  # noqa: PLC0415
@@ -80,7 +80,7 @@ def _row(each: dict[str, Any]) -> list[str]:
     return [each["exposure"], each["backend"], f"{each['seconds a sweep']:.3g} s", *gigabytes, machines]
 
 
-def _bytes_as_read(found: nbmf.Interactions) -> int:
+def _bytes_as_read(found: "nbmf.Interactions") -> int:
     matrix = found.matrix
     positions = matrix.indices.nbytes + matrix.indptr.nbytes
     if matrix.indices.itemsize == 8:  # `Counts` copies them in half the bytes

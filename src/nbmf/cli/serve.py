@@ -124,7 +124,7 @@ def _fit(source: Values, path: str, names: str | None, model: str, settings: Val
     click.echo(f"{path}: written", err=True)
 
 
-def fit_and_keep(estimator: Any, data: nbmf.Interactions, path: str) -> Any:
+def fit_and_keep(estimator: Any, data: "nbmf.Interactions", path: str) -> Any:
     """Fit a model, write it and, to a second file beside it, the seconds up to each sweep; return the model."""
     from nbmf.storage.container import check_place, replacing, seal  # noqa: PLC0415
     from nbmf.web.reload import history_of  # noqa: PLC0415
