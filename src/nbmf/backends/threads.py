@@ -108,7 +108,7 @@ def hand_out(
 def _wait(helpers: list[Future[None]]) -> None:
     # in pieces: where a library lets signals restart what they interrupt (SA_RESTART, as polars does), Python hears of
     # Ctrl-C only between two waits
-    while wait(helpers, HEARD_WITHIN).not_done:
+    while helpers and wait(helpers, HEARD_WITHIN).not_done:
         pass
 
 

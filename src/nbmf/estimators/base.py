@@ -193,7 +193,8 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
     @property
     def _fit(self) -> FitResult:
         """What the fit found; scikit-learn's error if there was none."""
-        check_is_fitted(self, "result_")
+        if "result_" not in self.__dict__:
+            check_is_fitted(self, "result_")
         result: FitResult = self.result_
         return result
 

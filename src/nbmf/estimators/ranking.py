@@ -6,6 +6,7 @@ blocks nor the products, on one BLAS thread each, depend on the number of thread
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import local
@@ -196,7 +197,8 @@ def walk(
                 visit(start, block, left, part)
 
     count_users = None if report is None else lambda n_blocks: report(min(n_blocks * step, len(rows)), len(rows))
-    with one_blas_thread():
+    # limiting BLAS takes longer than ranking for one user, which needs no matrix product
+    with nullcontext() if isinstance(scores, FactorScores) and step < FEW_ROWS else one_blas_thread():
         hand_out(show, range(0, len(rows), step), n_threads, report=count_users)
 
 
