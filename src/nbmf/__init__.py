@@ -58,7 +58,7 @@ _HOMES = {
 _ALIASES = {
     "nbmf.datasets": "nbmf.data.datasets",
     "nbmf.distributed": "nbmf.backends.dask",
-    "nbmf.external": "nbmf.estimators",
+    "nbmf.external": "",  # an empty package, for the sake of the next
     "nbmf.external.anndata": "nbmf.estimators.anndata",
 }
 
@@ -67,16 +67,16 @@ class _Alias(MetaPathFinder, Loader):
     """Lets `import nbmf.datasets` and the like find modules that have moved into folders."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        return ModuleSpec(fullname, self) if fullname in _ALIASES else None
+        return ModuleSpec(fullname, self, is_package=fullname == "nbmf.external") if fullname in _ALIASES else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = import_module(_ALIASES[spec.name])
+        module = import_module(_ALIASES[spec.name]) if _ALIASES[spec.name] else ModuleType(spec.name)
         spec.loader_state = module.__spec__
         return module
 
     def exec_module(self, module: ModuleType) -> None:
         if module.__spec__ is not None:
-            module.__spec__ = module.__spec__.loader_state
+            module.__spec__ = module.__spec__.loader_state or module.__spec__
 
 
 sys.meta_path.insert(0, _Alias())

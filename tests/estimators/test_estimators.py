@@ -375,3 +375,30 @@ def test_single_precision_holds_for_large_counts():
         for dtype in ("float32", "float64")
     )
     assert single == pytest.approx(double, rel=1e-4)
+
+
+def test_a_subclass_may_have_settings_of_its_own():
+    class Mine(nbmf.NBMF):
+        def __init__(self, n_components=2, extra=1):
+            super().__init__(n_components, max_iter=3, random_state=0)
+            self.extra = extra
+
+    assert Mine(extra=5).fit(small_matrix()).n_iter_ == 3
+    assert Mine(extra=5).get_params()["extra"] == 5
+
+
+def test_one_user_is_one_user():
+    model = nbmf.NBMF(2, max_iter=3, random_state=0).fit(small_matrix())
+    two = small_matrix()[:2]
+    with pytest.raises(ValueError, match="explain_for takes one user; got 2"):
+        model.explain_for(two, 0)
+    with pytest.raises(ValueError, match="predictive_for takes one user; got 2"):
+        model.predictive_for(two, 0)
+    for method in (model.transform, model.add_users, model.score):
+        with pytest.raises(TypeError, match="a mapping is not a matrix"):
+            method({0: 1})
+
+
+def test_a_misspelled_keyword_of_fit_is_named():
+    with pytest.raises(TypeError, match=r"fit\(\) got an unexpected keyword argument 'callback'"):
+        nbmf.NBMF(2).fit(small_matrix(), callback=[])

@@ -315,7 +315,7 @@ def test_odd_data_get_answers_or_sentences(split):
     assert np.isclose(model.explain(0, 0).score, model.predict(0, 0)[0])
     with pytest.raises(ValueError, match=r"count 1e\+39 is out of the range of float32"):
         nbmf.NBSLIM(input="counts").fit(small_matrix()).recommend_for({0: 1e39})
-    with pytest.raises(ValueError, match="nothing is random in NBSLIM"):
+    with pytest.raises(ValueError, match="NBSLIM has no random_state"):
         nbmf.Averaged(nbmf.NBSLIM()).fit(small_matrix())
     with pytest.raises(TypeError, match="NBSLIM has no n_components to tune"):
         nbmf.tune(split[0], estimator=nbmf.NBSLIM)

@@ -244,13 +244,13 @@ def test_other_data_and_files_are_refused(tmp_path):
     [
         ({"version": 9}, {}, "is a checkpoint of format version 9"),
         ({"pending": ["1"]}, {}, "its pending refreshes are"),
-        ({"trail": [10**9]}, {}, "more of a past than a run has"),
+        ({"trail": [10**9]}, {}, "more earlier states than a run keeps"),
         ({"trail": [4]}, {}, r"has no array 'trail\.0\.0'"),
         ({"n_clusters": 4}, {}, "clusters that do not exist"),
         ({"n_clusters": 10**12}, {}, "clusters that do not exist"),
         ({}, {"ties": np.full(40, -1, np.int32)}, "clusters that do not exist"),
         ({}, {"objectives": np.empty(0)}, "it has no sweep"),
-        ({"generator": {"position": -1}}, {}, "stands nowhere in its stream"),
+        ({"generator": {"position": -1}}, {}, "has an invalid state in its stream"),
         ({"before": None}, {}, "'before' is None, not a number"),
     ],
 )

@@ -11,6 +11,7 @@ import nbmf
 from helpers import small_matrix
 from nbmf.estimators.factorization import Factorization
 from nbmf.model.likelihood import KINDS, Likelihood, log_probability
+from nbmf.storage import container
 
 
 @dataclass(frozen=True)
@@ -111,3 +112,24 @@ def new_user():
 def test_a_backend_without_a_kernel_for_it_says_so():
     with pytest.raises(ValueError, match=r"'zero_inflated_poisson'.*backend='reference'"):
         made().set_params(backend="cpu").fit(data())
+
+
+def test_a_likelihood_without_a_kind_of_its_own_is_refused():
+    with pytest.raises(TypeError, match="Nameless needs a `kind` of its own"):
+
+        class Nameless(ZeroInflatedPoisson):
+            pass
+
+    assert KINDS["zero_inflated_poisson"] is ZeroInflatedPoisson
+
+
+def test_a_forged_likelihood_is_refused(tmp_path):
+    made(max_iter=2).fit(data()).save(tmp_path / "model.nbmf")
+    found = container.read(tmp_path / "model.nbmf")
+    for parameters in ({"probability": "much"}, {"other": 0.5}, None):
+        forged = found.document["settings"] | {
+            "likelihood": {"likelihood": "zero_inflated_poisson", "parameters": parameters}
+        }
+        container.write(tmp_path / "forged", found.document | {"settings": forged}, found.arrays)
+        with pytest.raises(container.StorageError, match=r"settings\.likelihood"):
+            nbmf.load(tmp_path / "forged")

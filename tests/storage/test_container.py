@@ -76,7 +76,7 @@ def test_what_is_no_model_is_named(tmp_path, small):
         with pytest.raises(StorageError, match=r"model\.nbmf: is not a file of nbmf"):
             nbmf.load(path)
     nbmf.NBMF(2, max_iter=2).fit(small_matrix(12, 9), checkpoint=path)
-    with pytest.raises(StorageError, match=r"is a checkpoint, not a model; fit\(X, resume=path\) goes on from it"):
+    with pytest.raises(StorageError, match=r"is a checkpoint, not a model; fit\(X, resume=path\) resumes from it"):
         nbmf.load(path)
     path.write_bytes(small)
     path.chmod(0)
@@ -115,7 +115,7 @@ def generator_at(position):
         ({"settings": {"__class__": "os"}}, {}, "has the setting '__class__'"),
         ({"settings": {"n_components": {"import": "os"}}}, {}, "'settings.n_components' is"),
         ({"settings": {"init": {"arrays": 10**9}}}, {}, "'settings.init' is"),
-        ({"settings": {"random_state": {"generator": generator_at(10**9)[0]}}}, generator_at(0)[1], "stands nowhere"),
+        ({"settings": {"random_state": {"generator": generator_at(10**9)[0]}}}, generator_at(0)[1], "has an invalid state"),
         ({"settings": 3}, {}, "'settings' is 3, not of type dict"),
         ({"version": 2}, {}, "format version 2; this nbmf reads versions up to 1, so install a newer nbmf"),
         ({"version": 0}, {}, "format version 0"),
@@ -127,7 +127,7 @@ def generator_at(position):
         ({"concentration": "array"}, {"concentration": np.ones((3, 3))}, r"shape \(3, 3\) for 4 × 3"),
         ({"ending": "well"}, {}, "its ending is 'well'"),
         ({"users.law": "cauchy"}, {}, "follows the law 'cauchy'"),
-        ({"users.law": "point"}, {"users.value": np.ones((4, 1))}, "have not the same components"),
+        ({"users.law": "point"}, {"users.value": np.ones((4, 1))}, "differ in kind or in number of components"),
         ({"user_ids": "<U999999999"}, {}, "are of type <U999999999, which makes them too long"),
         ({}, {"users.mean": np.ones((5, 1))}, r"'users.mean' has type float64 and shape \(5, 1\); it must be 4 × any"),
         ({}, {"users.mean": np.array([[1.0], [2], [np.nan], [1]])}, "not finite numbers from 0"),

@@ -95,9 +95,13 @@ class Folds(NamedTuple):
     steps: NDArray[np.int64]
 
 
+COMPILED = ("poisson", "negative_binomial")
+"""Kinds of likelihood for which there are kernels."""
+
+
 def check_kind(likelihood: Likelihood) -> None:
     """Raise ValueError for a likelihood that no kernel knows."""
-    if likelihood.kind not in ("poisson", "negative_binomial"):
+    if likelihood.kind not in COMPILED:
         raise ValueError(
             f"there are no compiled kernels for the likelihood {likelihood.kind!r}; backend='reference' takes any "
             "likelihood"

@@ -69,7 +69,9 @@ class Averaged(Factorization):
             if control.get(name) is not None:
                 raise ValueError(f"{name} belongs to one start; fit the members one by one to keep checkpoints of them")
         if "random_state" not in self._example.get_params(deep=False):
-            raise ValueError(f"nothing is random in {type(self._example).__name__}, so all runs are one; fit it alone")
+            raise ValueError(
+                f"{type(self._example).__name__} has no random_state, so every run would be the same; fit it once"
+            )
         rng = check_random_state(self.random_state)
         seeds = [int(rng.randint(np.iinfo(np.int32).max)) for _ in range(self.n_runs)]
         self._unite([clone(self._example).set_params(random_state=seed).fit(X, **control) for seed in seeds])
@@ -96,8 +98,9 @@ class Averaged(Factorization):
         return self._example._algorithm()  # type: ignore[no-any-return]
 
     def _unite(self, members: Sequence[Factorization]) -> None:
+        result = AverageFit.of([member.result_ for member in members])
         self.members_ = list(members)
-        self._become(AverageFit.of([member.result_ for member in members]))
+        self._become(result)
 
     def _become(self, result: AverageFit) -> None:  # type: ignore[override]
         """Take over the average, and its members as copies of the estimators that made them."""

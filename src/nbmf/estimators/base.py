@@ -110,11 +110,11 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
         >>> model.recommend_for({"soul": 3}, n=1).items
         array([['jazz']], dtype='<U4')
         """
-        new = self._rows(counts, unknown_items)
+        new = self._rows(counts, unknown_items, mapping=True)
         return recommend.recommend_for(self._fit, new, n, Filter(exclude_seen, allow, deny), self._resources)
 
     def predict(self, users: Any, items: ArrayLike | None = None) -> Array:
-        """Return the expected counts E[y*] = Σ_k ⟨w_uk⟩⟨h_ik⟩ of pairs of ids, Eq. (score).
+        """Return the expected counts E[y*] = Σ_k ⟨w_uk⟩⟨h_ik⟩ of pairs of ids, Eq. (score); for NBSLIM, its targets.
 
         Parameters
         ----------
@@ -122,11 +122,6 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
             Pairs, or one of either for all of the other. Without items, `users` are rows of counts of new users, as
             for `recommend_for`, and the result is the expected total of each: scikit-learn asks for a predict(X) with
             one number per row.
-
-        Returns
-        -------
-        array
-            Expected counts; expected targets for NBSLIM.
         """
         if items is None:
             return self._fit.scores_of(self._rows(users), self._resources).totals()
@@ -153,7 +148,7 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
 
     def explain_for(self, counts: Mapping[Any, Any], item: Any, *, unknown_items: str = "error") -> Explanation:
         """Return what each item of a user who was not fitted, given as for `recommend_for`, contributes to a score."""
-        return explain.explain_for(self._fit, self._rows(counts, unknown_items), item, self._resources)
+        return explain.explain_for(self._fit, self._rows(counts, unknown_items, mapping=True), item, self._resources)
 
     def similar_items(self, item: Any, n: int = 10) -> Alike:
         """Return the n items most similar to one, without itself; equal ones are in the order of the items.
@@ -172,21 +167,14 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
         self, counts: Mapping[Any, Any], items: ArrayLike, *, unknown_items: str = "error"
     ) -> Predictive:
         """Return the distribution of the next counts of a user who was not fitted, given as for `recommend_for`."""
-        return predictive.predictive_for(self._fit, self._rows(counts, unknown_items), items, self._resources)
+        new = self._rows(counts, unknown_items, mapping=True)
+        return predictive.predictive_for(self._fit, new, items, self._resources)
 
     def save(self, path: Path) -> None:
         """Write the model to a file from which `nbmf.load(path)` restores it, data and settings included.
 
         The file is replaced as a whole or not at all, is checked when it is loaded, and loading it runs no code. Its
         format is documented in docs/format.md. Ids must be strings or numbers.
-
-        >>> import pathlib, tempfile, nbmf
-        >>> model = nbmf.NBMF(1, random_state=0).fit([[4, 0], [2, 2]])
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     model.save(pathlib.Path(folder, "model.nbmf"))
-        ...     same = nbmf.load(pathlib.Path(folder, "model.nbmf"))
-        >>> (same.predict(0, [0, 1]) == model.predict(0, [0, 1])).all()
-        np.True_
         """
         save(path, type(self).__name__, self.get_params(deep=False), self._fit)
 
@@ -238,16 +226,16 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
         if 0 in matrix.shape:
             raise ValueError(
                 f"the data has {matrix.shape[0]} users and {matrix.shape[1]} items; there is nothing to factorize "
-                "(a filter that leaves nothing asks for too much)"
+                "(if a filter removed everything, loosen it)"
             )
         check_range(matrix, self.dtype)
         return Data(users, items, matrix, names, hasattr(self, "feature_names_in_"))
 
-    def _rows(self, X: Any, unknown_items: str = "error") -> NewRows:
+    def _rows(self, X: Any, unknown_items: str = "error", *, mapping: bool = False) -> NewRows:
         """Check the counts of users who were not fitted and put them into the columns of the fit's items."""
         one_of("unknown_items", unknown_items, ("error", "ignore"))
         fit = self._fit
-        if isinstance(X, Mapping) and not sp.issparse(X):
+        if mapping and isinstance(X, Mapping) and not sp.issparse(X):
             row = align_items(as_row(X, fit.item_lookup), fit.item_lookup, unknown_items)
             new = NewRows(np.arange(1), row, nothing_known=not row.nnz)
         elif isinstance(X, Interactions):
@@ -260,8 +248,7 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
 
     def _keep(self, settings: Mapping[str, Any]) -> None:
         """Keep the arguments of a constructor, unchecked, as scikit-learn asks."""
-        for name in self._get_param_names():
-            setattr(self, name, settings[name])
+        self.__dict__ |= {name: value for name, value in settings.items() if name not in ("self", "__class__")}
 
     def _check_settings(self) -> None:
         """Check the settings that all estimators have."""

@@ -55,9 +55,9 @@ class Explanation:
     contributions : array
         How much of the score each of those items contributes.
     prior : float
-        How much the prior contributes before any count; 0 for maximum likelihood.
+        What no count contributes: the prior's part, NBSLIM's intercept, or all of it for a user without counts.
     score : float
-        The expected count E[y*], the sum of the contributions and the prior's part.
+        The expected count, or NBSLIM's expected target: the sum of the contributions and the prior's part.
     names : array or None
         Names of `items`.
     """
@@ -90,7 +90,7 @@ class Explanation:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Alike:
-    """The users or items most similar to one of them, most similar first, with cosines from 0 to 1."""
+    """The users or items most similar to one of them, most similar first, with cosines, or √(B_ji B_ij) for NBSLIM."""
 
     ids: Ids
     similarity: NDArray[np.float64]
@@ -110,7 +110,7 @@ class Alike:
 
 
 def exposures(fit: FactorFit, user: Any) -> Exposures:
-    """Return how exposed a user was to each item the user has: ⟨a_ui⟩ = (α+y)/(α+μ), Eq. (update_a)."""
+    """Return how exposed a user was to each item the user has, E[a | y]: (α+y)/(α+μ) for NBMF, Eq. (update_a)."""
     row = one_place(fit.user_lookup, user, "exposures are those of one user")
     columns, count = fit.taken(row)
     intensity = (fit.item_posterior.mean[columns] @ fit.user_posterior.mean[row]).astype(np.float64)
@@ -130,6 +130,7 @@ def explain(fit: FitResult, user: Any, item: Any, resources: Resources) -> Expla
 def explain_for(fit: FitResult, new: NewRows, item: Any, resources: Resources) -> Explanation:
     """Split the score of a user who was not fitted."""
     column = one_place(fit.item_lookup, item, "explain the score of one item")
+    new.check_one("explain_for")
     taken = largest_first(new.counts)
     return _explanation(fit, None, column, taken, fit.reasons(None, new.counts, taken[0], column, resources))
 
@@ -153,13 +154,13 @@ def _explanation(
 
 def similar_items(fit: FitResult, item: Any, n: int) -> Alike:
     """Return the n items most similar to one."""
-    near, similarity = fit.similar_items(one_place(fit.item_lookup, item, "similar_items of one item"), n)
+    near, similarity = fit.similar_items(one_place(fit.item_lookup, item, "similar_items takes one item"), n)
     return Alike(fit.items[near], similarity, fit.names(near))
 
 
 def similar_users(fit: FactorFit, user: Any, n: int) -> Alike:
     """Return the n users most similar to one."""
-    near, similarity = fit.similar_users(one_place(fit.user_lookup, user, "similar_users of one user"), n)
+    near, similarity = fit.similar_users(one_place(fit.user_lookup, user, "similar_users takes one user"), n)
     return Alike(fit.users[near], similarity)
 
 

@@ -79,8 +79,8 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         X : Interactions, sparse matrix, array or data frame
             Of shape (n_users, n_items), any finite numbers from 0. What a sparse matrix does not store is a zero.
         unknown : Interactions, sparse matrix or array, optional
-            Of X's shape and ids. The cells it stores are left out of the likelihood, whatever X has there: nothing is
-            known of them, so no count is not a zero.
+            Of X's shape and ids. The cells it stores are left out of the likelihood, whatever X has there: a missing
+            count does not mean zero.
         backend : Backend, optional
             Computes the passes over the data instead of the backend that the settings name.
         callbacks : iterable of callables, optional
@@ -99,7 +99,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         """
         with self._refitting():
             self._check_settings()
-            watched, likelihood, data = Control(unknown, **control), self._likelihood(), self._take(X)
+            watched, likelihood, data = Control.of(unknown, control), self._likelihood(), self._take(X)
             n_clusters = self._n_ties(data.matrix, likelihood)
             every_cell = likelihood.has_exposure and n_clusters is None
             work = float(math.prod(data.matrix.shape) if every_cell else data.matrix.nnz) * self.n_components
@@ -122,18 +122,11 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
             Items of Interactions are matched by id; otherwise there is one column per item of the fit.
         unknown_items : "error" or "ignore"
             Whether items that were not fitted are an error or are left out with a warning that counts them.
-
-        Examples
-        --------
-        >>> import nbmf
-        >>> model = nbmf.NBMF(2, random_state=0, tol=1e-9, dtype="float64").fit([[4, 0, 1], [0, 3, 0], [5, 1, 2]])
-        >>> bool(abs(model.transform([[4, 0, 1]]) - model.user_factors_[0]).max() < 1e-4)
-        True
         """
         return self._fit.factors_of(self._rows(X, unknown_items), self._resources).mean
 
     def exposures(self, user: Any) -> Exposures:
-        """Return how exposed a user was to each item the user has: ⟨a_ui⟩ = (α+y)/(α+μ), Eq. (update_a)."""
+        """Return how exposed a user was to each item the user has, E[a | y]: (α+y)/(α+μ) for NBMF, Eq. (update_a)."""
         return explain.exposures(self._fit, user)
 
     def similar_users(self, user: Any, n: int = 10) -> Alike:
@@ -185,12 +178,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         Users of the fit, named by the ids of Interactions, are scored with their factors on the cells that were not in
         the training data: held-out counts and all the zeros. Anybody else, and every row of a matrix, array or data
         frame, is folded in first and then scored on the whole row, which is held out from the items' factors but not
-        from the user's.
-
-        Returns
-        -------
-        array
-            One number per row; −∞ if a count is impossible (intensity 0), NaN for a user without such cells.
+        from the user's. The result is −∞ if a count is impossible (intensity 0), NaN for a user without such cells.
         """
         total, n_cells = self._log_probabilities(X)
         return np.asarray(np.divide(total, n_cells, out=np.full(len(total), np.nan), where=n_cells > 0))
@@ -280,6 +268,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         self.user_factors_, self.item_factors_ = result.user_posterior.mean, result.item_posterior.mean
         self.components_ = self.item_factors_.T
         self.concentration_ = result.model.likelihood.concentration
+        self.__dict__.pop("exposure_", None)
         if result.exposure is not None:
             self.exposure_ = result.exposure
 

@@ -36,6 +36,13 @@ class Control:
     checkpoint_every: int | timedelta = timedelta(minutes=1)
     resume: Path | None = None
 
+    @classmethod
+    def of(cls, unknown: Any, options: dict[str, Any]) -> "Control":
+        """Take the keywords of `fit`."""
+        if odd := options.keys() - cls.__dataclass_fields__.keys():
+            raise TypeError(f"fit() got an unexpected keyword argument {min(odd)!r}")
+        return cls(unknown, **options)
+
     def __post_init__(self) -> None:
         if self.stopping is not None and self.resume is not None:
             raise ValueError("stopping cannot be resumed: a checkpoint does not hold the best sweep so far")

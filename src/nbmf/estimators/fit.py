@@ -33,6 +33,11 @@ class NewRows(NamedTuple):
     counts: sp.csr_array
     nothing_known: bool = False
 
+    def check_one(self, method: str) -> None:
+        """Refuse several users where one is asked for."""
+        if len(self.ids) != 1:
+            raise ValueError(f"{method} takes one user; got {len(self.ids)}")
+
 
 class Reasons(NamedTuple):
     """Parts of one score: a contribution per item the user has, and what no item contributes."""
@@ -193,8 +198,10 @@ class FactorFit(FitResult):
             return Reasons(np.empty(0), float(parts.sum()), float(parts.sum()))
         from_prior = users.prior_part(self.model.user_prior, place) * items.mean[column]
         share = users.geometric_mean[place].astype(np.float64) * items.geometric_mean[columns]
-        share /= np.maximum(share.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)  # φ
-        allocated = count[:, None] * share
+        λ = np.maximum(share.sum(axis=1), np.finfo(np.float64).tiny)
+        likelihood = self.likelihood_of(None if row is None else np.full(len(columns), row), columns)
+        count = likelihood.events(count, λ)
+        allocated = count[:, None] * (share / λ[:, None])  # φ
         # where every share has underflowed, the counts speak for themselves
         allocated = np.where(allocated.sum(axis=0) > 0, allocated, count[:, None])
         contributions = (allocated / allocated.sum(axis=0)) @ (parts - from_prior)

@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from nbmf.backends import COMPILED
 from nbmf.backends.cpu.kernels import compiled, sum_log1p
 from nbmf.estimators.ranking import Report, Rows, Scores, walk, with_sorted_rows
 from nbmf.model.likelihood import Likelihood, log_probability
@@ -61,7 +62,7 @@ class Zeros:
         """Take in whole rows of scores."""
         check_intensities(scores)
         concentration: Any = self.likelihood.concentration
-        if self.likelihood.varies or np.isnan(concentration):  # no compiled loop for this one
+        if self.likelihood.varies or self.likelihood.kind not in COMPILED:
             μ, unseen = scores[:, : self.train.shape[1]].astype(np.float64), self.train[rows].toarray() == 0
             logs = self.likelihood.of_rows(rows).log_evidence(0.0, μ)
             self.totals[start : start + len(rows)] = np.sum(logs, axis=1, where=unseen)

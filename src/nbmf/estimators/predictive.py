@@ -138,6 +138,7 @@ def predictive_drawn(fit: FactorFit, users: ArrayLike, items: ArrayLike, n_draws
 def predictive_for(fit: FitResult, new: NewRows, items: ArrayLike, resources: Resources) -> Predictive:
     """Return the distribution of the next counts of a user who was not fitted."""
     columns = fit.item_lookup.positions(items)
+    new.check_one("predictive_for")
     likelihood = fit.likelihood_of(None, columns)
     zeros = np.zeros(len(columns), np.intp)
     μ = fit.scores_of(new, resources).pairs(zeros, columns).astype(np.float64)

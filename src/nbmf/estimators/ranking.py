@@ -168,7 +168,7 @@ Scores = FactorScores | ModelScores
 
 Visit = Callable[[int, Rows, int, Array], None]
 """What is done with scores: called with the walk's number of the first user, the users' rows, the first item, and the
-scores, users × items, which may go on beyond the last item and are valid during the call alone."""
+scores, users × items, which may extend past the last item and are valid only during the call."""
 
 
 def walk(

@@ -46,10 +46,6 @@ class Recommendations:
     >>> found
     Recommendations(1 user × 2 items)
       ann: jazz 2.5, folk 0.25
-    >>> found.to_pandas()
-      user  rank  item  score
-    0  ann     1  jazz   2.50
-    1  ann     2  folk   0.25
     """
 
     users: Ids

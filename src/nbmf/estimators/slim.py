@@ -27,9 +27,9 @@ class NBSLIM(Recommender):
     """A negative binomial model of each item given the others: t_ui ~ NB(α, mean μ_ui), μ_ui = b_i + Σ_{j≠i} x_uj B_ji.
 
     x and t are the user's counts or their logarithms, and B ≥ 0 has an exponential prior. It needs no random start, and
-    a new user is one product. An item's weights start equal and separate as far as its users bear it out: an item stops
-    when a sweep adds less than `tol` to its log-likelihood, rare items after few sweeps, popular ones after many.
-    Sweeping to the end would fit the data better and rank worse.
+    a new user is one product. An item's weights start equal and move apart only as far as its users' counts support: an
+    item stops when a sweep adds less than `tol` to its log-likelihood, rare items after few sweeps, popular ones after
+    many. Sweeping to the end would fit the data better and rank worse.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ from nbmf.evaluation.evaluate import Judged, Walking, as_interactions, scores_of
 from nbmf.evaluation.metrics import Array, check_whole, ratio
 from nbmf.evaluation.resampling import Metric, intervals, resampled_ratios
 from nbmf.evaluation.table import Table, as_text
-from nbmf.model.likelihood import Concentration, Likelihood, NegativeBinomial, Poisson
+from nbmf.model.likelihood import Likelihood, NegativeBinomial, Parameter, Poisson
 
 PIECE = 512  # cells whose probabilities of 0, 1, 2, … are computed side by side
 MOST_COUNTS = 100  # of a table; where p(0) < e^−700 underflows to 0, all these counts are about as improbable
@@ -32,7 +32,7 @@ def log_likelihood(
     train: Any,
     test: Any,
     *,
-    concentration: Concentration | None = None,
+    concentration: Parameter | None = None,
     n_boot: int = 1000,
     seed: int = 0,
     **walking: Unpack[Walking],
@@ -115,7 +115,7 @@ def calibration(
     test: Any,
     n_max: int = 10,
     *,
-    concentration: Concentration | None = None,
+    concentration: Parameter | None = None,
     max_cells: int = 100_000_000,
     seed: int = 0,
     **walking: Unpack[Walking],
@@ -166,7 +166,7 @@ def _if_taken(frequency: Array) -> Array:
 
 
 def _prepare(
-    model: Judged, train: Any, test: Any, concentration: Concentration | None
+    model: Judged, train: Any, test: Any, concentration: Parameter | None
 ) -> tuple[Interactions, sp.csr_array, Likelihood]:
     """Return train, the test counts outside train (binarized for a model of binarized counts), and the likelihood."""
     known, held_out = as_interactions(train, test)

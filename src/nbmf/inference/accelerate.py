@@ -1,7 +1,7 @@
 """Squared extrapolation of any monotone algorithm, safeguarded: the objective still never falls.
 
 A sweep F is a map on θ, the logarithms of the factors' parameters. From θ₀, θ₁ = F(θ₀), θ₂ = F(θ₁) let r = θ₁ − θ₀ and
-v = θ₂ − θ₁ − r; SQUAREM (Varadhan & Roland 2008) goes on from
+v = θ₂ − θ₁ − r; SQUAREM (Varadhan & Roland 2008) continues from
 
     θ' = θ₀ + 2 s r + s² v,   s = ‖r‖/‖v‖     (s = 1 is θ₂ itself)
 

@@ -101,7 +101,7 @@ def read_checkpoint(path: Path, origin: Origin, max_iter: int) -> tuple[Snapshot
     pending = contents.value("pending", list)
     trail = contents.value("trail", list)
     if not objectives or not all(type(n) is int and 0 <= n <= 4 for n in trail) or len(trail) > 2:
-        raise contents.fault("it has no sweep, or more of a past than a run has")
+        raise contents.fault("it has no sweep, or more earlier states than a run keeps")
     if not all(type(n) is int for n in pending):
         raise contents.fault(f"its pending refreshes are {pending}")
     past = [[f"trail.{n}.{m}" for m in range(size)] for n, size in enumerate(trail)]

@@ -148,7 +148,7 @@ class Snapshot:
         return self.state.items.mean
 
     def settled(self, tol: float) -> bool:
-        """Whether the last sweep raised the objective by less than `tol`, relatively; never for 0 or a fall."""
+        """Whether the last sweep raised the objective by less than `tol`, relatively; never if it fell."""
         increase = self.objective - self.before
         return bool(tol > 0 and np.isfinite(increase) and 0 <= increase <= tol * abs(self.before))
 
@@ -193,7 +193,7 @@ def run(
     resume: Snapshot | None = None,
     watch: Callable[[Snapshot], bool | None] = lambda snapshot: None,
 ) -> Run:
-    """Sweep until the objective has converged, the sweeps are used up, or somebody says stop.
+    """Sweep until the objective has converged, the sweeps are used up, or a callback ends the run.
 
     Parameters
     ----------

@@ -10,8 +10,9 @@ With λ the geometric intensity and μ the intensity, inference needs only
     log_evidence(y, μ) = ln ∫ aʸ e^(−aμ) p(a) da     exposure(y, μ) = −∂/∂μ log_evidence  = E[a | y]
 
 and a cell adds log_events(y, λ) + log_evidence(y, μ) to the objective, which is ln p(y | μ) where λ = μ. Constants such
-as −ln y! belong to `log_evidence`. For the Poisson and the negative binomial likelihood every event is one count:
-events = y and log_events = y ln λ. Factorials are Γ functions, so y may be any real number from 0.
+as −ln y! belong to `log_evidence`. The two parts separate if every event is one count (n = y, as for the Poisson and
+the negative binomial likelihood: events = y and log_events = y ln λ) or if a is always 1; a count of 0 has no events.
+Factorials are Γ functions, so y may be any real number from 0.
 
 A new likelihood is one subclass of `Likelihood`. The `reference` backend takes it as it is; a fast backend needs a
 kernel for its `kind`.
@@ -31,7 +32,6 @@ from scipy.special import betainc, betaincc, betaln, digamma, gammainc, gammainc
 Array = NDArray[np.floating[Any]]
 Parameter = float | Array
 """One number for all cells, or an array users × 1 or 1 × items."""
-Concentration = Parameter
 
 KINDS: "dict[str, type[Likelihood]]" = {}
 """Every likelihood by the name that files give it."""
@@ -48,10 +48,12 @@ class Likelihood(ABC):
     has_exposure: ClassVar[bool] = True  # False where a is always 1, so that only the non-zeros cost anything
 
     def __init_subclass__(cls) -> None:
+        if "kind" not in cls.__dict__:
+            raise TypeError(f"{cls.__name__} needs a `kind` of its own, the name that files give it")
         KINDS[cls.kind] = cls
 
     @property
-    def concentration(self) -> Concentration:
+    def concentration(self) -> Parameter:
         """α where exposures follow Gamma(α, α), infinite where they are 1; NaN for other likelihoods."""
         return math.nan
 
@@ -100,7 +102,7 @@ class Likelihood(ABC):
         raise self._lacks("learned parameter")
 
     def _lacks(self, what: str) -> ValueError:
-        return ValueError(f"the likelihood {self.kind!r} states no {what}, so this question cannot be answered")
+        return ValueError(f"the likelihood {self.kind!r} does not define its {what}, which this method needs")
 
     @property
     def parameters(self) -> dict[str, Parameter]:

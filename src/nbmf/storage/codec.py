@@ -194,7 +194,7 @@ def unpack_factors(contents: Contents, n_users: int, n_items: int) -> tuple[Fact
     """Return the sides "users" and "items"."""
     users, items = _unpack_factor(contents, "users", n_users), _unpack_factor(contents, "items", n_items)
     if type(users) is not type(items) or users.mean.shape[1] != items.mean.shape[1]:
-        raise contents.fault("its users and its items have not the same components")
+        raise contents.fault("its users and its items differ in kind or in number of components")
     return users, items
 
 
@@ -223,7 +223,7 @@ def _finite(contents: Contents, name: str, *shape: int | None) -> Array:
 def pack_model(model: Model, arrays: Arrays) -> dict[str, Any]:
     """Pack the likelihood and the priors; Poisson's is packed as a negative binomial with infinite α."""
     likelihood, document = model.likelihood, dict[str, Any]()
-    if isinstance(likelihood, Poisson | NegativeBinomial):
+    if type(likelihood) in (Poisson, NegativeBinomial):
         quantities = {"concentration": likelihood.concentration}
     else:
         document["likelihood"] = likelihood.kind
@@ -323,9 +323,13 @@ def _unpack_setting(contents: Contents, name: str, value: Any) -> Any:
         parts = [f"{name}.{n}" for n in range(min(value["arrays"], 1 + len(contents.arrays)))]
         if set(parts) <= set(contents.arrays):
             return tuple(contents.arrays[part] for part in parts)
-    if keys == ["likelihood", "parameters"] and value["likelihood"] in KINDS:
-        given = {part: contents.arrays.get(f"{name}.{part}", each) for part, each in value["parameters"].items()}
-        return KINDS[value["likelihood"]](**given)
+    try:
+        if keys == ["likelihood", "parameters"]:
+            parts = value["parameters"].items()
+            given = {p: contents.arrays[f"{name}.{p}"] if each == "array" else float(each) for p, each in parts}
+            return KINDS[value["likelihood"]](**given)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise contents.fault(f"{name!r} is {value!r} ({error})") from None
     raise contents.fault(f"{name!r} is {value!r}")
 
 
@@ -346,4 +350,4 @@ def unpack_generator(contents: Contents, name: str, entry: Any) -> np.random.Ran
                 generator = np.random.RandomState()
                 generator.set_state(("MT19937", key, position, has_gauss, gauss))
                 return generator
-    raise contents.fault(f"the random generator {name!r} stands nowhere in its stream")
+    raise contents.fault(f"the random generator {name!r} has an invalid state")
