@@ -250,7 +250,7 @@ def test_other_data_and_files_are_refused(tmp_path):
         ({"n_clusters": 10**12}, {}, "clusters that do not exist"),
         ({}, {"ties": np.full(40, -1, np.int32)}, "clusters that do not exist"),
         ({}, {"objectives": np.empty(0)}, "it has no sweep"),
-        ({"generator": {"position": -1}}, {}, "has an invalid state in its stream"),
+        ({"generator": {"position": -1}}, {}, "has an invalid state"),
         ({"before": None}, {}, "'before' is None, not a number"),
     ],
 )
