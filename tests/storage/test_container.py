@@ -115,7 +115,7 @@ def generator_at(position):
         ({"settings": {"__class__": "os"}}, {}, "has the setting '__class__'"),
         ({"settings": {"n_components": {"import": "os"}}}, {}, "'settings.n_components' is"),
         ({"settings": {"init": {"arrays": 10**9}}}, {}, "'settings.init' is"),
-        ({"settings": {"random_state": {"generator": generator_at(10**9)[0]}}}, generator_at(0)[1], "has an invalid state"),
+        ({"settings": {"random_state": {"generator": generator_at(10**9)[0]}}}, generator_at(0)[1], "an invalid state"),
         ({"settings": 3}, {}, "'settings' is 3, not of type dict"),
         ({"version": 2}, {}, "format version 2; this nbmf reads versions up to 1, so install a newer nbmf"),
         ({"version": 0}, {}, "format version 0"),
