@@ -15,7 +15,7 @@ import numpy as np
 
 import nbmf
 from measure import on_matrix, timed
-from nbmf.experiments.baselines import BASELINES
+from nbmf.evaluation.experiments.baselines import BASELINES
 from workload import popular_counts
 
 ROUNDS = 3

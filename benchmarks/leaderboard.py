@@ -26,13 +26,13 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from nbmf.evaluation import Comparison
-from nbmf.experiments.baselines import BASELINES
-from nbmf.experiments.engine import available_cores, shown_by
-from nbmf.experiments.figures import BLUE, VERMILLION, Picture
-from nbmf.experiments.report import bold, literal, table
-from nbmf.experiments.store import Row, write_whole
-from nbmf.experiments.study import Study, open_study
-from nbmf.experiments.tuned import (
+from nbmf.evaluation.experiments.baselines import BASELINES
+from nbmf.evaluation.experiments.engine import available_cores, shown_by
+from nbmf.evaluation.experiments.figures import BLUE, VERMILLION, Picture
+from nbmf.evaluation.experiments.report import bold, literal, table
+from nbmf.evaluation.experiments.store import Row, write_whole
+from nbmf.evaluation.experiments.study import Study, open_study
+from nbmf.evaluation.experiments.tuned import (
     GOAL,
     THRESHOLDS,
     Result,

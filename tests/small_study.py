@@ -6,11 +6,11 @@ import pyarrow.parquet as pq
 
 import nbmf
 from helpers import small_matrix
-from nbmf.experiments import engine
-from nbmf.experiments.engine import Outcome
-from nbmf.experiments.paper import Grid, Results, open_store
-from nbmf.experiments.store import Row, packed
-from nbmf.experiments.tuned import TunedComparison
+from nbmf.evaluation.experiments import engine
+from nbmf.evaluation.experiments.engine import Outcome
+from nbmf.evaluation.experiments.paper import Grid, Results, open_store
+from nbmf.evaluation.experiments.store import Row, packed
+from nbmf.evaluation.experiments.tuned import TunedComparison
 
 N_GROUPS = 4
 QUICK = TunedComparison(("popularity", "ease", "poisson"), n_trials=3, n_starts=2)

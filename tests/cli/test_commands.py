@@ -16,7 +16,7 @@ import nbmf
 from helpers import small_matrix, typed
 from nbmf.cli import main
 from nbmf.cli.terminal import show
-from nbmf.experiments.baselines import Popularity
+from nbmf.evaluation.experiments.baselines import Popularity
 from nbmf.storage.container import StorageError
 
 QUICK = ["-k", "3", "--max-iter", "5"]

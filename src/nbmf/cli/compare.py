@@ -86,7 +86,7 @@ def compare(source: Values, settings: Values, splitting: Values, as_json: bool, 
     if baseline is not None and baseline not in models:
         raise click.UsageError(f"--baseline {baseline} is not among --models {','.join(models)}")
     import nbmf  # noqa: PLC0415
-    from nbmf.experiments.baselines import Popularity, check_installed  # noqa: PLC0415
+    from nbmf.evaluation.experiments.baselines import Popularity, check_installed  # noqa: PLC0415
 
     for name in models:
         check_installed(name)
@@ -117,7 +117,7 @@ def _evaluated(train: "Interactions", test: "Interactions", settings: Values, op
     from statistics import median  # noqa: PLC0415
 
     import nbmf  # noqa: PLC0415
-    from nbmf.experiments.baselines import BASELINES  # noqa: PLC0415
+    from nbmf.evaluation.experiments.baselines import BASELINES  # noqa: PLC0415
     from nbmf.inference.progress import Stopwatch  # noqa: PLC0415
 
     results, seconds = {}, {}
@@ -136,8 +136,8 @@ def _fit(name: str, train: "Interactions", settings: Values) -> Any:
     """Return a fitted model; the models of `nbmf fit` show their progress, the others end with a line."""
     if name in JUDGED:
         return fit_named(name, train, settings)
-    from nbmf.experiments.baselines import BASELINES  # noqa: PLC0415
-    from nbmf.experiments.engine import available_cores  # noqa: PLC0415
+    from nbmf.evaluation.experiments.baselines import BASELINES  # noqa: PLC0415
+    from nbmf.evaluation.experiments.engine import available_cores  # noqa: PLC0415
     from nbmf.inference.progress import Stopwatch, in_words  # noqa: PLC0415
 
     watch, baseline = Stopwatch(), BASELINES[name]
@@ -151,8 +151,8 @@ def _fit(name: str, train: "Interactions", settings: Values) -> Any:
 
 def _tuned(train: "Interactions", test: "Interactions", settings: Values, options: Values) -> "Compared":
     """Tune and compare in worker processes."""
-    from nbmf.experiments.engine import shown_by  # noqa: PLC0415
-    from nbmf.experiments.tuned import TunedComparison, compare_tuned, row_in_words  # noqa: PLC0415
+    from nbmf.evaluation.experiments.engine import shown_by  # noqa: PLC0415
+    from nbmf.evaluation.experiments.tuned import TunedComparison, compare_tuned, row_in_words  # noqa: PLC0415
     from nbmf.inference.progress import RunsProgress  # noqa: PLC0415
 
     budget, folder = (options["n_trials"] or 0, options["starts"], settings["seed"], None), options["folder"]
@@ -184,7 +184,7 @@ def _show(result: "Comparison", seconds: Mapping[str, float], settings: "Setting
     columns = ["model", "mean", "95 % interval", "difference", "95 % interval", "seconds", "starts"]
     show(title, columns + ["sd of starts"] * several, rows)
     if settings:
-        from nbmf.experiments.tuned import settings_in_words  # noqa: PLC0415
+        from nbmf.evaluation.experiments.tuned import settings_in_words  # noqa: PLC0415
 
         chosen = [[c.name, settings_in_words(settings[c.name] or {})] for c in result]
         show("The best settings on the counts set aside", ["model", "settings"], chosen, left=2)

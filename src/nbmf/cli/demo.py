@@ -17,7 +17,7 @@ from nbmf.cli.terminal import framed, sentences
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from nbmf.experiments.study import Study
+    from nbmf.evaluation.experiments.study import Study
 
 RELEVANCE = {"ndcg_counts": "count", **{f"ndcg_at_least_{s}": f"count ≥ {s}" for s in (1, 2, 5)}}
 
@@ -37,7 +37,7 @@ def demo(household: int | None, components: int, seed: int, output: str) -> None
     """
     from rich.console import Console  # noqa: PLC0415
 
-    from nbmf.experiments.study import open_study  # noqa: PLC0415
+    from nbmf.evaluation.experiments.study import open_study  # noqa: PLC0415
 
     console, folder = Console(), Path(output)
     console.print("Reading the groceries …")
@@ -119,8 +119,8 @@ def _draw(study: "Study", model: Any, household: Any, folder: Path) -> str:
     """Draw the exposures of a household, and return a sentence that says where."""
     if find_spec("matplotlib") is None:
         return "For a figure of its exposures: pip install 'nbmf[plots]'"
-    from nbmf.experiments.figures import of_user  # noqa: PLC0415
-    from nbmf.experiments.paper import portray  # noqa: PLC0415
+    from nbmf.evaluation.experiments.figures import of_user  # noqa: PLC0415
+    from nbmf.evaluation.experiments.paper import portray  # noqa: PLC0415
 
     of_user(portray(study, model, household)).save(folder)
     return f"Its exposures, and what it has not bought yet: {folder / 'exposure.png'}"

@@ -86,7 +86,7 @@ def check_test(train: "Interactions", test: "Interactions") -> None:
 def fit_named(name: str, train: "Interactions", settings: Values) -> Any:
     """Return a fitted model; Ctrl-C ends the command."""
     if name == "popularity":
-        from nbmf.experiments.baselines import Popularity  # noqa: PLC0415 (numba takes a second to import)
+        from nbmf.evaluation.experiments.baselines import Popularity  # noqa: PLC0415 (numba takes a second to import)
 
         return Popularity(train)
     warnings.filterwarnings("ignore", "fit interrupted")  # reported below

@@ -15,7 +15,7 @@ Column = str | None
 MODELS = ("nbmf", "poisson", "binary")
 JUDGED = (*MODELS, "popularity")
 COMPARED = (*JUDGED, "averaged", "nbslim", "ease", "knn", "als", "bpr", "hpf", "kl-nmf")
-"""The names of `nbmf.experiments.baselines.BASELINES`, which would take a second to import."""
+"""The names of `nbmf.evaluation.experiments.baselines.BASELINES`, which would take a second to import."""
 
 
 def together(*decorators: Decorator) -> Decorator:

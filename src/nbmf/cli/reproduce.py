@@ -14,9 +14,9 @@ from nbmf.cli.terminal import BadInputError, end_interrupted, sentences, show, s
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nbmf.experiments.paper import Grid, Results
-    from nbmf.experiments.store import Row
-    from nbmf.experiments.study import Study
+    from nbmf.evaluation.experiments.paper import Grid, Results
+    from nbmf.evaluation.experiments.store import Row
+    from nbmf.evaluation.experiments.study import Study
 
 column_option = partial(option, metavar="COLUMN", show_default="recognised")
 
@@ -77,8 +77,8 @@ def reproduce(data: str | None, output: str, portrait: str | None, as_json: bool
     with sentences():
         if find_spec("matplotlib") is None:
             raise BadInputError("the figures need Matplotlib: pip install 'nbmf[plots]'")
-        from nbmf.experiments.paper import Grid, open_store, row_of  # noqa: PLC0415 (numba takes a second to import)
-        from nbmf.experiments.study import open_study  # noqa: PLC0415
+        from nbmf.evaluation.experiments.paper import Grid, open_store, row_of  # noqa: PLC0415 (numba takes a second to import)
+        from nbmf.evaluation.experiments.study import open_study  # noqa: PLC0415
 
         grid = Grid(components=options["components"], n_starts=options["starts"], seed=options["seed"])
         columns = {name: options[name] for name in ("user", "item", "count")}
@@ -97,9 +97,9 @@ def reproduce(data: str | None, output: str, portrait: str | None, as_json: bool
 def _run(
     study: "Study", grid: "Grid", folder: "Path", portrait: str | None, workers: int | None
 ) -> "tuple[Results, Path]":
-    from nbmf.experiments.engine import LostWorkerError, available_cores, shown_by  # noqa: PLC0415
-    from nbmf.experiments.paper import kept_portrait, open_store, run_grid  # noqa: PLC0415
-    from nbmf.experiments.report import write_report  # noqa: PLC0415
+    from nbmf.evaluation.experiments.engine import LostWorkerError, available_cores, shown_by  # noqa: PLC0415
+    from nbmf.evaluation.experiments.paper import kept_portrait, open_store, run_grid  # noqa: PLC0415
+    from nbmf.evaluation.experiments.report import write_report  # noqa: PLC0415
     from nbmf.inference.progress import RunsProgress, Stopwatch  # noqa: PLC0415
 
     watch, n_workers = Stopwatch(), workers or available_cores()
@@ -116,15 +116,15 @@ def _run(
 
 
 def _in_words(row: "Row") -> str:
-    from nbmf.experiments.baselines import BASELINES  # noqa: PLC0415
+    from nbmf.evaluation.experiments.baselines import BASELINES  # noqa: PLC0415
 
     name = f"{BASELINES[row.job.model].label}, K = {row.job.settings['n_components']}, seed {row.job.seed}"
     return f"{name}: NDCG {row.means['ndcg_counts']:.4f} in {row.convergence['sweeps']} sweeps, {row.seconds:.1f} s"
 
 
 def _show(results: "Results", page: "Path", as_json: bool) -> None:
-    from nbmf.experiments.paper import all_claims  # noqa: PLC0415
-    from nbmf.experiments.report import best_on_counts, leaders  # noqa: PLC0415
+    from nbmf.evaluation.experiments.paper import all_claims  # noqa: PLC0415
+    from nbmf.evaluation.experiments.report import best_on_counts, leaders  # noqa: PLC0415
 
     claims = all_claims(results)
     if as_json:

@@ -106,7 +106,7 @@ def explore(source: Values, output: str | None, refit: bool, no_browser: bool, s
 
 
 def _fit(source: Values, path: str, names: str | None, model: str, settings: Values) -> None:
-    from nbmf.experiments.study import item_names  # noqa: PLC0415
+    from nbmf.evaluation.experiments.study import item_names  # noqa: PLC0415
     from nbmf.storage.container import check_place  # noqa: PLC0415
 
     options.check_model(model, settings["concentration"], "components", "seed", "max_iter", "tol")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import nbmf
-from nbmf.experiments.paper import kept_portrait, portray
+from nbmf.evaluation.experiments.paper import kept_portrait, portray
 
 
 def test_a_portrait_is_what_the_model_says(study, results):

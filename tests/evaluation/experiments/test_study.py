@@ -6,8 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import nbmf
-from nbmf.experiments.paper import data_shares
-from nbmf.experiments.study import open_study
+from nbmf.evaluation.experiments.paper import data_shares
+from nbmf.evaluation.experiments.study import open_study
 
 
 def test_the_files_own_split_is_taken(plays, study):

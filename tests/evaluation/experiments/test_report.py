@@ -2,8 +2,8 @@
 
 import re
 
-from nbmf.experiments.paper import Verdict
-from nbmf.experiments.report import as_html, bold, literal, table
+from nbmf.evaluation.experiments.paper import Verdict
+from nbmf.evaluation.experiments.report import as_html, bold, literal, table
 
 
 def test_pages_show_every_text_as_it_is(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbmf.experiments.study import open_study
+from nbmf.evaluation.experiments.study import open_study
 from small_study import as_in_the_paper, constructed, write_plays
 
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbmf.experiments.engine import Level
-from nbmf.experiments.paper import LABELS, Entry, Portrait, Results, at_least
-from nbmf.experiments.store import write_whole
-from nbmf.experiments.study import Study
+from nbmf.evaluation.experiments.engine import Level
+from nbmf.evaluation.experiments.paper import LABELS, Entry, Portrait, Results, at_least
+from nbmf.evaluation.experiments.store import write_whole
+from nbmf.evaluation.experiments.study import Study
 from nbmf.model.likelihood import NegativeBinomial, Poisson, divergence, log_probability
 
 if TYPE_CHECKING:

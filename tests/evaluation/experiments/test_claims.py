@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nbmf.experiments.paper import Entry, Verdict, all_claims, judge, together
+from nbmf.evaluation.experiments.paper import Entry, Verdict, all_claims, judge, together
 from small_study import as_in_the_paper, constructed
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from nbmf.experiments.engine import LostWorkerError, OvertimeError, attempt
+from nbmf.evaluation.experiments.engine import LostWorkerError, OvertimeError, attempt
 
 
 def test_outcomes_are_those_of_the_work():

@@ -20,7 +20,7 @@ import nbmf
 from helpers import child
 from nbmf.cli import main
 from nbmf.cli.reproduce import _show
-from nbmf.experiments.paper import Entry, Grid, Results, all_claims, open_store, run_grid
+from nbmf.evaluation.experiments.paper import Entry, Grid, Results, all_claims, open_store, run_grid
 
 GRID = Grid(components=(2, 3), n_starts=2)
 N_FITS = 3 * 2 * 2
@@ -95,8 +95,8 @@ def report(event):
         os.kill(os.getpid(), signal.SIGKILL)
 
 if __name__ == "__main__":
-    from nbmf.experiments.paper import Grid, run_grid
-    from nbmf.experiments.study import open_study
+    from nbmf.evaluation.experiments.paper import Grid, run_grid
+    from nbmf.evaluation.experiments.study import open_study
     run_grid(open_study({plays!r}), Grid(components=(2, 3), n_starts=2), {folder!r}, n_workers=2, report=report)
 """
 

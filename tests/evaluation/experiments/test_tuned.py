@@ -17,9 +17,9 @@ from click.testing import CliRunner
 
 import nbmf
 from nbmf.cli import main
-from nbmf.experiments import engine
-from nbmf.experiments.baselines import BASELINES, Baseline, Popularity
-from nbmf.experiments.tuned import METRICS, TunedComparison, compare_tuned
+from nbmf.evaluation.experiments import engine
+from nbmf.evaluation.experiments.baselines import BASELINES, Baseline, Popularity
+from nbmf.evaluation.experiments.tuned import METRICS, TunedComparison, compare_tuned
 from small_study import QUICK, in_this_process, make_quick, planted
 
 
@@ -110,7 +110,7 @@ def report(event):
 
 if __name__ == "__main__":
     from small_study import QUICK, in_this_process, planted
-    from nbmf.experiments import engine, tuned
+    from nbmf.evaluation.experiments import engine, tuned
     engine.attempt = in_this_process
     tuned.compare_tuned(*planted(), QUICK, {folder!r}, n_workers=1, report=report)
 """

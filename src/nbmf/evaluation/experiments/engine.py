@@ -25,8 +25,8 @@ from nbmf.data.datasets import simulate
 from nbmf.data.interactions import Interactions
 from nbmf.evaluation import Comparison, Evaluation, Metric, compare, evaluate
 from nbmf.evaluation.evaluate import Judged, fingerprint
-from nbmf.experiments.baselines import BASELINES
-from nbmf.experiments.store import Job, Row, Store, packed
+from nbmf.evaluation.experiments.baselines import BASELINES
+from nbmf.evaluation.experiments.store import Job, Row, Store, packed
 from nbmf.inference.progress import RunsProgress, Stopwatch
 
 REPEATS, REPEATS_WITHIN = 5, 5.0  # a short fit is timed up to 5 times, within 5 seconds

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from nbmf.experiments import paper
-from nbmf.experiments.engine import Level
-from nbmf.experiments.figures import all_pictures
-from nbmf.experiments.paper import LABELS, REL_A, Claim, Entry, Portrait, Results, at_least
-from nbmf.experiments.store import Row, write_whole
+from nbmf.evaluation.experiments import paper
+from nbmf.evaluation.experiments.engine import Level
+from nbmf.evaluation.experiments.figures import all_pictures
+from nbmf.evaluation.experiments.paper import LABELS, REL_A, Claim, Entry, Portrait, Results, at_least
+from nbmf.evaluation.experiments.store import Row, write_whole
 
 PACKAGES = ("nbmf", "numpy", "scipy", "numba", "scikit-learn", "matplotlib")
 SHORT = 24  # characters that stay on one line of a table

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from nbmf.experiments import figures
-from nbmf.experiments.figures import all_pictures
-from nbmf.experiments.paper import kept_portrait
+from nbmf.evaluation.experiments import figures
+from nbmf.evaluation.experiments.figures import all_pictures
+from nbmf.evaluation.experiments.paper import kept_portrait
 
 
 def test_pictures_are_files_with_readable_words(results, tmp_path):

@@ -12,7 +12,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from nbmf.experiments.store import Job, Row, Store, packed, write_whole
+from nbmf.evaluation.experiments.store import Job, Row, Store, packed, write_whole
 
 SETTINGS = {"data": {"name": "plays", "nnz": 7}, "grid": {"seed": 0, "components": [2, 3]}}
 JOB = Job("nbmf-2-0", "nbmf", 0, {"n_components": 2, "tol": 1e-5, "input": "counts"})
@@ -82,7 +82,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 
 KILLED = """
 import os, signal, sys
-from nbmf.experiments.store import Job, Row, Store
+from nbmf.evaluation.experiments.store import Job, Row, Store
 store = Store({folder!r}, {settings!r})
 for n in range(3):
     store.add(Row(Job(str(n), "nbmf", n, {{}})), b"values" * 1000)

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nbmf.estimators.nbmf import NBMF
-from nbmf.experiments.baselines import BASELINES
-from nbmf.experiments.engine import Engine, Report, Starts, Task, available_cores, check_each_once, timed
-from nbmf.experiments.store import Job, Store, write_whole
-from nbmf.experiments.study import Study
+from nbmf.evaluation.experiments.baselines import BASELINES
+from nbmf.evaluation.experiments.engine import Engine, Report, Starts, Task, available_cores, check_each_once, timed
+from nbmf.evaluation.experiments.store import Job, Store, write_whole
+from nbmf.evaluation.experiments.study import Study
 
 LABELS = {"nbmf": "NBMF", "pf": "PF", "binarized_pf": "binarized PF"}
 """The methods of §5.1 under the names of the paper."""

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from nbmf.experiments.engine import Engine, peak_memory
-from nbmf.experiments.store import Job, Store
+from nbmf.evaluation.experiments.engine import Engine, peak_memory
+from nbmf.evaluation.experiments.store import Job, Store
 
 
 def test_progress_counts_only_the_work_that_is_left(tmp_path, monkeypatch):

@@ -9,8 +9,15 @@ import scipy.sparse as sp
 
 import nbmf
 from nbmf.cli.options import COMPARED
-from nbmf.experiments.baselines import BASELINES, Popularity, check_installed, ease_weights, fit_ease, in_form
-from nbmf.experiments.tuned import TunedComparison, trial_settings
+from nbmf.evaluation.experiments.baselines import (
+    BASELINES,
+    Popularity,
+    check_installed,
+    ease_weights,
+    fit_ease,
+    in_form,
+)
+from nbmf.evaluation.experiments.tuned import TunedComparison, trial_settings
 from small_study import planted
 
 
@@ -93,7 +100,7 @@ def test_neighbours_score_as_their_package_does(parts):
 
 
 def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setattr("nbmf.experiments.baselines.find_spec", lambda name: None)
+    monkeypatch.setattr("nbmf.evaluation.experiments.baselines.find_spec", lambda name: None)
     check_installed("ease")
     with pytest.raises(
         ModuleNotFoundError, match=r"the model als needs the package implicit: pip install 'nbmf\[bench\]'"

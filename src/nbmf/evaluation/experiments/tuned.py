@@ -17,10 +17,19 @@ from scipy.stats import qmc
 
 from nbmf.data.interactions import Interactions
 from nbmf.evaluation import Comparison
-from nbmf.experiments.baselines import BASELINES, Space, check_installed
-from nbmf.experiments.engine import Engine, Report, Starts, Task, available_cores, check_each_once, measured, timed
-from nbmf.experiments.store import Job, Row, Store
-from nbmf.experiments.study import identity
+from nbmf.evaluation.experiments.baselines import BASELINES, Space, check_installed
+from nbmf.evaluation.experiments.engine import (
+    Engine,
+    Report,
+    Starts,
+    Task,
+    available_cores,
+    check_each_once,
+    measured,
+    timed,
+)
+from nbmf.evaluation.experiments.store import Job, Row, Store
+from nbmf.evaluation.experiments.study import identity
 
 VALIDATION_FRACTION = 0.2
 THRESHOLDS, CUTOFFS = (1, 2, 5, 10), (10, 20)
