@@ -15,13 +15,21 @@ else $(BIN)/python -m pip install --quiet --disable-pip-version-check $(1); fi
 @touch $@
 endef
 
-.PHONY: demo test lint types docs browser bench clean
+.PHONY: demo test torture packages lint types docs browser bench clean
 
 demo: .venv/demo  ## fit the groceries, show what one household bought and might like
 	$(BIN)/nbmf demo
 
 test: lint types  ## lint, types, all tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+SECONDS ?= 3600
+SEED ?= 1
+torture: .venv/dev  ## random fits, damaged files, hostile requests, interrupts, kills and full disks, for an hour
+	$(BIN)/python tests/torture --seconds $(SECONDS) --seed $(SEED)
+
+packages: .venv/dev  ## wheel and sdist in clean environments, with the newest and the oldest dependencies; takes minutes
+	$(BIN)/python tests/packages.py
 
 lint: .venv/dev
 	$(BIN)/ruff check

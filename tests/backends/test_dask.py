@@ -18,8 +18,8 @@ from nbmf.model.likelihood import NegativeBinomial, Poisson
 
 pytest.importorskip("distributed", reason="dask.distributed is not installed: pip install 'nbmf[dask]'")
 
-import kill_workers
 from nbmf.backends.dask import Cluster, WorkersKilledError, cut_users
+from torture import workers as kill_workers
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # of sockets to workers that were killed
 

@@ -1,6 +1,7 @@
 """Kill a checkpointing fit (kill -9) at random moments, resume it, and see whether it ends as if nothing had happened.
 
-    python tests/kill_fits.py 100
+    python tests/torture/kills.py --kills 100
+    python tests/torture/kills.py --seconds 600 --seed 1
 
 Each fit runs in its own process, forked from this one so that a kill costs no imports. Only kills that hit a running
 fit are counted. What a kill leaves is resumed, to be killed again or to finish, and the final model file must have the
@@ -18,8 +19,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).parents[1])
+
 import nbmf
 from helpers import small_matrix
+from torture import typed_options
 
 SETTINGS: list[tuple[type, dict[str, Any]]] = [
     (nbmf.NBMF, {"exposure": "exact"}),
@@ -59,28 +64,31 @@ def has_ended(child: int) -> bool:
     return bool(ended)
 
 
-def kill_fits(n_kills: int, seed: int, folder: Path) -> dict[str, int]:
-    """Kill this many times; return how many kills left a checkpoint, and how many fits were resumed to their end."""
+def kill_fits(n_kills: int, seconds: float, seed: int, folder: Path) -> dict[str, int]:
+    """Kill this many times, or as often as the seconds allow.
+
+    Returns how many kills left a checkpoint, and how many fits were resumed to their end.
+    """
     chance, done = random.Random(seed), {"kills": 0, "resumed": 0, "identical ends": 0, "unfinished writes": 0}
-    alone, seconds = [], []
+    end, alone, durations = time.monotonic() + seconds, [], []
     for n, (kind, settings) in enumerate(SETTINGS):
         (folder / f"alone-{n}").mkdir()
         for _ in range(2):  # the first compiles
             (folder / f"alone-{n}" / "checkpoint.nbmf").unlink(missing_ok=True)
             started = time.monotonic()
             fit(kind, settings, folder / f"alone-{n}")
-            seconds.append(time.monotonic() - started)
-        del seconds[-2]
+            durations.append(time.monotonic() - started)
+        del durations[-2]
         alone.append((folder / f"alone-{n}" / "model.nbmf").read_bytes())
     for n in range(10 * n_kills):
-        if done["kills"] >= n_kills:
+        if done["kills"] >= n_kills or time.monotonic() > end:
             break
         which = n % len(SETTINGS)
         place = folder / f"killed-{n}"
         place.mkdir()
         for _ in range(chance.randint(1, 3)):
             child = in_a_process(*SETTINGS[which], place)
-            time.sleep(chance.uniform(0, seconds[which]))
+            time.sleep(chance.uniform(0, durations[which]))
             if not has_ended(child):
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
@@ -94,7 +102,13 @@ def kill_fits(n_kills: int, seed: int, folder: Path) -> dict[str, int]:
     return done
 
 
+def main() -> int:
+    options = typed_options(__doc__, kills=10**6)
+    with tempfile.TemporaryDirectory(prefix="nbmf-kills-") as name:
+        found = kill_fits(options.kills, options.seconds, options.seed, Path(name))
+    print(f"kills: {', '.join(f'{number} {what}' for what, number in found.items())}")
+    return 0
+
+
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as name:
-        found = kill_fits(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0, Path(name))
-    sys.stdout.write(", ".join(f"{what}: {number}" for what, number in found.items()) + "\n")
+    sys.exit(main())

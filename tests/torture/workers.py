@@ -1,6 +1,7 @@
 """Kill workers of a cluster with SIGKILL in the middle of sweeps; the result must be that of an undisturbed fit.
 
-python tests/kill_workers.py [N]    kills a worker in each of N fits (20 by default) and counts those with the same bits
+python tests/torture/workers.py --fits 20
+python tests/torture/workers.py --seconds 600 --seed 1
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).parents[1])
+
 import numpy as np
 
 import nbmf
 import nbmf.backends.dask
 from nbmf.backends.counts import Counts
 from nbmf.backends.dask import Part
+from torture import typed_options
 
 SETTINGS = {"n_components": 5, "random_state": 0, "max_iter": 12, "tol": 0, "exposure": "tied", "n_clusters": 6}
 
@@ -85,30 +90,30 @@ def disturbed_fit(path: Path, client: Any, cluster: Any, seed: int) -> nbmf.NBMF
     return model
 
 
-def main(n_fits: int) -> int:
-    """Return how many fits differ from the undisturbed one."""
+def main() -> int:
+    """Kill a worker in each fit; return 1 if any of them differs from the undisturbed one."""
+    options = typed_options(__doc__, fits=10**6)
     from distributed import Client
 
     warnings.simplefilter("error")
-    wrong = 0
+    end, n_fits, wrong = time.monotonic() + options.seconds, 0, 0
     with tempfile.TemporaryDirectory() as folder:
         path = write_counts(Path(folder))
         with nbmf.distributed.local_cluster(2) as cluster, Client(cluster) as client:
             plain = fit(path, client)
-            for n in range(n_fits):
-                begun = time.perf_counter()
-                model = disturbed_fit(path, client, cluster, n)
+            while n_fits < options.fits and time.monotonic() < end:
+                model = disturbed_fit(path, client, cluster, options.seed + n_fits)
                 same = all(
                     getattr(model, name).tobytes() == getattr(plain, name).tobytes()
                     for name in ("objective_", "user_factors_", "item_factors_")
                 )
                 wrong += not same
-                print(
-                    f"fit {n}: {'same bits' if same else 'DIFFERENT'}, {time.perf_counter() - begun:.1f} s", flush=True
-                )
-    print(f"{n_fits - wrong} of {n_fits} fits with a killed worker ended as the undisturbed one")
-    return wrong
+                if not same:
+                    print(f"    other bits: python tests/torture/workers.py --seed {options.seed + n_fits} --fits 1")
+                n_fits += 1
+    print(f"workers: {n_fits - wrong} of {n_fits} fits with a killed worker ended as the undisturbed one")
+    return min(wrong, 1)
 
 
 if __name__ == "__main__":
-    sys.exit(min(main(int(sys.argv[1]) if len(sys.argv) > 1 else 20), 1))
+    sys.exit(main())

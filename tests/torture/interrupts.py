@@ -1,0 +1,250 @@
+"""Ctrl-C and SIGTERM at random moments of every command that takes a while, and of a fit in Python.
+
+    python tests/torture/interrupts.py --seconds 600 --seed 1       as many as ten minutes allow
+    python tests/torture/interrupts.py --seed 1 --case 17           one of them again, at the same share of its time
+
+Ctrl-C goes to the whole process group, as a terminal sends it, SIGTERM to the process alone, as a service manager does.
+Whenever it comes, the command ends with its exit code (130, or 0 if it was done), within LIMIT_S, without a traceback,
+a temporary file or a process that stays behind; and what it writes is the old file, the new one or none, never a part.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).parents[1])
+
+import numpy as np
+
+import nbmf
+from helpers import child, write_rows
+from torture import typed_options
+
+LIMIT_S = 20.0  # from the signal to the end of the process, on a busy machine
+READY = "serving at"
+IN_PYTHON = """
+import sys
+try:
+    import warnings, nbmf
+    warnings.simplefilter("ignore")
+    model = nbmf.NBMF(4, max_iter=400, tol=0, random_state=0).fit(nbmf.read_interactions(sys.argv[1]))
+    model.save(sys.argv[2])
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What is typed in a folder that has plays.csv and plays.nbmf, what it writes, and what makes that whole."""
+
+    typed: tuple[str, ...]
+    writes: tuple[str, ...] = ()
+    is_whole: Callable[[Path], bool] = lambda path: True
+    serves: bool = False  # until it is ended
+
+    def line(self) -> list[str]:
+        if self.typed[0] == "python":
+            return [sys.executable, "-c", IN_PYTHON, *self.typed[1:]]
+        return [sys.executable, "-m", "nbmf", *self.typed]
+
+
+def is_model(path: Path) -> bool:
+    return nbmf.load(path).n_iter_ > 0
+
+
+def is_table(path: Path) -> bool:
+    return len(path.read_text().splitlines()) == 1 + 10 * len(nbmf.load(path.parent / "plays.nbmf").users_)
+
+
+def is_database(path: Path) -> bool:
+    with closing(sqlite3.connect(path)) as database:
+        return database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+COMMANDS = {
+    "fit": Command(
+        ("fit", "plays.csv", "-o", "out.nbmf", "-k", "5", "--max-iter", "400", "--tol", "0"), ("out.nbmf",), is_model
+    ),
+    "fit with checkpoints": Command(
+        (
+            *("fit", "plays.csv", "-o", "out.nbmf", "-k", "5", "--max-iter", "150", "--tol", "0"),
+            *("--checkpoint", "out.ck", "--checkpoint-every", "1"),
+        ),
+        ("out.nbmf", "out.ck"),
+        lambda path: path.suffix == ".ck" or is_model(path),
+    ),
+    "fit nbslim": Command(("fit", "plays.csv", "-o", "out.nbmf", "--model", "nbslim"), ("out.nbmf",), is_model),
+    "evaluate": Command(("evaluate", "plays.csv", "-k", "5", "--max-iter", "200", "--tol", "0")),
+    "compare": Command(("compare", "plays.csv", "-k", "5", "--models", "nbmf,poisson,popularity")),
+    "compare tuned": Command(("compare", "plays.csv", "--tune", "2", "--models", "poisson,popularity")),
+    "recommend": Command(("recommend", "plays.nbmf", "--all", "-o", "out.csv"), ("out.csv",), is_table),
+    "reproduce": Command(
+        ("reproduce", "plays.csv", "-o", "out", "-k", "2,3", "--starts", "3", "--workers", "2"),
+        ("out",),
+        lambda path: not (path / "results.sqlite").exists() or is_database(path / "results.sqlite"),
+    ),
+    "explore": Command(
+        ("explore", "plays.csv", "--no-browser", "--port", "0", "-k", "5"),
+        ("plays.nbmf", "plays.nbmf.history.json"),
+        serves=True,
+    ),
+    "serve": Command(("serve", "plays.nbmf", "--port", "0"), serves=True),
+    "python": Command(("python", "plays.csv", "out.nbmf"), ("out.nbmf",), is_model),
+}
+
+
+def make_folder(folder: Path) -> None:
+    """Write counts and a model of them."""
+    rng = np.random.default_rng(0)
+    counts = rng.negative_binomial(0.7, 0.3, (300, 120)) * (rng.random((300, 120)) < 0.3)
+    rows = [(f"u{u}", f"i{i}", counts[u, i]) for u, i in np.argwhere(counts).tolist()]
+    write_rows(folder / "plays.csv", rows, ["user", "item", "count"])
+    nbmf.NBMF(4, max_iter=5, random_state=0).fit(nbmf.read_interactions(folder / "plays.csv")).save(
+        folder / "plays.nbmf"
+    )
+
+
+def copied(original: Path, folder: Path) -> Path:
+    """Make a folder with the same files, and one for temporary files inside it."""
+    (folder / "temporary").mkdir(parents=True)
+    for path in original.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    os.utime(folder / "plays.csv")  # newer than the model, so explore fits
+    return folder
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return os.environ | {"TMPDIR": str(folder / "temporary"), "PYTHONUNBUFFERED": "1"}
+
+
+def seconds_of(command: Command, folder: Path) -> float:
+    """Return how long a command takes when nobody disturbs it; of a server, until it is ready and a little more."""
+    for _ in range(2):  # the first may compile
+        begun = time.monotonic()
+        with child(
+            command.line(), cwd=folder, env=environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        ) as running:
+            for line in running.stderr:
+                if READY.encode() in line:
+                    time.sleep(0.5)
+                    running.send_signal(signal.SIGTERM)
+            running.wait(timeout=300)
+            if running.returncode:
+                raise AssertionError(f"undisturbed, it ends with {running.returncode}")
+        taken = time.monotonic() - begun
+        for name in command.writes:
+            if name.startswith("out") and (folder / name).is_dir():
+                os.rename(folder / name, folder / f"undisturbed {time.monotonic()}")
+        os.utime(folder / "plays.csv")
+    return taken
+
+
+def disturb(command: Command, folder: Path, number: int, after_s: float) -> str:
+    """Send a signal to a command; return what is wrong afterwards, or nothing."""
+    before = {name: (folder / name).read_bytes() for name in command.writes if (folder / name).is_file()}
+    with child(
+        command.line(), cwd=folder, env=environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as running:
+        time.sleep(after_s)
+        if running.poll() is None:
+            (os.killpg if number == signal.SIGINT else os.kill)(running.pid, number)
+        try:
+            told = running.communicate(timeout=LIMIT_S)[1].decode()
+        except subprocess.TimeoutExpired:
+            return f"still runs {LIMIT_S:.0f} s after the signal"
+        code = running.returncode
+    return "; ".join(
+        filter(None, (wrong_end(code, told, number), left_running(running.pid), left_behind(folder, command, before)))
+    )
+
+
+def wrong_end(code: int, told: str, number: int) -> str:
+    # Python itself takes a signal until our first line runs, and answers it with a traceback that has no line of ours
+    if "nbmf" not in told and code == -number:
+        return ""
+    if "Traceback" in told:
+        return "a traceback: " + " | ".join(told.strip().splitlines()[-3:])
+    allowed = (0, 130) if number == signal.SIGINT else (0, 143, -signal.SIGTERM)
+    return "" if code in allowed else f"exit code {code}: {told[-200:]!r}"
+
+
+def left_running(group: int) -> str:
+    """A helper of multiprocessing ends last, a moment after the command."""
+    for _ in range(100):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return ""
+        time.sleep(0.05)
+    return "a process is left"
+
+
+def left_behind(folder: Path, command: Command, before: dict[str, bytes]) -> str:
+    known = {"plays.csv", "plays.nbmf", "temporary", *command.writes}
+    strange = [p.name for p in folder.iterdir() if p.name not in known and not p.name.startswith("undisturbed")]
+    strange += [f"temporary/{path.name}" for path in (folder / "temporary").iterdir()]
+    if strange:
+        return f"left behind: {', '.join(sorted(strange)[:5])}"
+    for name in command.writes:
+        path = folder / name
+        if path.exists() and not (path.is_file() and path.read_bytes() == before.get(name)):
+            try:
+                if not command.is_whole(path):
+                    return f"{name} is not whole"
+            except Exception as error:
+                return f"{name} cannot be read: {error}"
+    return ""
+
+
+def case_of(seed: int, case: int) -> tuple[str, int, float]:
+    """Return the command, the signal, and when it comes, as a share of the command's time."""
+    chance = random.Random(1_000_003 * seed + case)
+    name = chance.choice(list(COMMANDS))
+    number = signal.SIGTERM if chance.random() < 0.25 else signal.SIGINT
+    return name, number, chance.uniform(0, 1.05)
+
+
+def main() -> int:
+    options = typed_options(__doc__, case=None)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background, and inherited
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    end, times, n_tried, failed = time.monotonic() + options.seconds, dict[str, float](), 0, 0
+    with tempfile.TemporaryDirectory(prefix="nbmf-interrupts-") as place:
+        original = Path(place, "original")
+        original.mkdir()
+        make_folder(original)
+        case = 0 if options.case is None else options.case
+        while time.monotonic() < end:
+            name, number, share = case_of(options.seed, case)
+            if name not in times:
+                times[name] = seconds_of(COMMANDS[name], copied(original, Path(place, f"undisturbed {name}")))
+            folder = copied(original, Path(place, f"case {case}"))
+            wrong = disturb(COMMANDS[name], folder, number, share * times[name])
+            n_tried += 1
+            if wrong:
+                failed += 1
+                signal_name = signal.Signals(number).name
+                print(f"{name}, {signal_name} after {share:.2f} of {times[name]:.1f} s: {wrong}")
+                print(f"    python tests/torture/interrupts.py --seed {options.seed} --case {case}", flush=True)
+            if options.case is not None:
+                break
+            case += 1
+    print(f"interrupts: {n_tried - failed} of {n_tried} ended as they should")
+    return min(failed, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
