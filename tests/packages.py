@@ -97,8 +97,11 @@ def build(folder: Path) -> tuple[Path, Path]:
 def pythons(given: list[str]) -> list[str]:
     """Return this Python, those on the path and those given, each version once."""
     found: dict[str, str] = {}
-    for name in (sys.executable, *filter(None, map(shutil.which, KNOWN_PYTHONS)), *given):
-        number = step(name, "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
+    for name in (sys.executable, *given, *filter(None, map(shutil.which, KNOWN_PYTHONS))):
+        try:
+            number = step(name, "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
+        except RuntimeError:  # a shim of something that is not there
+            continue
         found.setdefault(number, name)
     return list(found.values())
 
