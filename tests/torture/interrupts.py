@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,7 @@ import numpy as np
 
 import nbmf
 from helpers import child, write_rows
+from nbmf.storage.container import read
 from torture import typed_options
 
 LIMIT_S = 20.0  # from the signal to the end of the process, on a busy machine
@@ -39,7 +40,7 @@ import sys
 try:
     import warnings, nbmf
     warnings.simplefilter("ignore")
-    model = nbmf.NBMF(4, max_iter=400, tol=0, random_state=0).fit(nbmf.read_interactions(sys.argv[1]))
+    model = nbmf.NBMF(4, max_iter=100, tol=0, random_state=0).fit(nbmf.read_interactions(sys.argv[1]))
     model.save(sys.argv[2])
 except KeyboardInterrupt:
     sys.exit(130)
@@ -53,7 +54,6 @@ class Command:
     typed: tuple[str, ...]
     writes: tuple[str, ...] = ()
     is_whole: Callable[[Path], bool] = lambda path: True
-    serves: bool = False  # until it is ended
 
     def line(self) -> list[str]:
         if self.typed[0] == "python":
@@ -76,32 +76,31 @@ def is_database(path: Path) -> bool:
 
 COMMANDS = {
     "fit": Command(
-        ("fit", "plays.csv", "-o", "out.nbmf", "-k", "5", "--max-iter", "400", "--tol", "0"), ("out.nbmf",), is_model
+        ("fit", "plays.csv", "-o", "out.nbmf", "-k", "5", "--max-iter", "60", "--tol", "0"), ("out.nbmf",), is_model
     ),
     "fit with checkpoints": Command(
         (
-            *("fit", "plays.csv", "-o", "out.nbmf", "-k", "5", "--max-iter", "150", "--tol", "0"),
+            *("fit", "plays.csv", "-o", "out.nbmf", "-k", "5", "--max-iter", "60", "--tol", "0"),
             *("--checkpoint", "out.ck", "--checkpoint-every", "1"),
         ),
         ("out.nbmf", "out.ck"),
-        lambda path: path.suffix == ".ck" or is_model(path),
+        lambda path: is_model(path) if path.suffix == ".nbmf" else bool(read(path).arrays),
     ),
     "fit nbslim": Command(("fit", "plays.csv", "-o", "out.nbmf", "--model", "nbslim"), ("out.nbmf",), is_model),
-    "evaluate": Command(("evaluate", "plays.csv", "-k", "5", "--max-iter", "200", "--tol", "0")),
-    "compare": Command(("compare", "plays.csv", "-k", "5", "--models", "nbmf,poisson,popularity")),
+    "evaluate": Command(("evaluate", "plays.csv", "-k", "5", "--max-iter", "60", "--tol", "0")),
+    "compare": Command(("compare", "plays.csv", "-k", "5", "--max-iter", "30", "--models", "nbmf,poisson,popularity")),
     "compare tuned": Command(("compare", "plays.csv", "--tune", "2", "--models", "poisson,popularity")),
     "recommend": Command(("recommend", "plays.nbmf", "--all", "-o", "out.csv"), ("out.csv",), is_table),
     "reproduce": Command(
-        ("reproduce", "plays.csv", "-o", "out", "-k", "2,3", "--starts", "3", "--workers", "2"),
+        ("reproduce", "plays.csv", "-o", "out", "-k", "2", "--starts", "2", "--workers", "2"),
         ("out",),
         lambda path: not (path / "results.sqlite").exists() or is_database(path / "results.sqlite"),
     ),
     "explore": Command(
         ("explore", "plays.csv", "--no-browser", "--port", "0", "-k", "5"),
         ("plays.nbmf", "plays.nbmf.history.json"),
-        serves=True,
     ),
-    "serve": Command(("serve", "plays.nbmf", "--port", "0"), serves=True),
+    "serve": Command(("serve", "plays.nbmf", "--port", "0")),
     "python": Command(("python", "plays.csv", "out.nbmf"), ("out.nbmf",), is_model),
 }
 
@@ -130,34 +129,31 @@ def environment(folder: Path) -> dict[str, str]:
     return os.environ | {"TMPDIR": str(folder / "temporary"), "PYTHONUNBUFFERED": "1"}
 
 
+def started(command: Command, folder: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    return child(command.line(), cwd=folder, env=environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
 def seconds_of(command: Command, folder: Path) -> float:
     """Return how long a command takes when nobody disturbs it; of a server, until it is ready and a little more."""
-    for _ in range(2):  # the first may compile
-        begun = time.monotonic()
-        with child(
-            command.line(), cwd=folder, env=environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        ) as running:
-            for line in running.stderr:
-                if READY.encode() in line:
-                    time.sleep(0.5)
-                    running.send_signal(signal.SIGTERM)
-            running.wait(timeout=300)
-            if running.returncode:
-                raise AssertionError(f"undisturbed, it ends with {running.returncode}")
-        taken = time.monotonic() - begun
-        for name in command.writes:
-            if name.startswith("out") and (folder / name).is_dir():
-                os.rename(folder / name, folder / f"undisturbed {time.monotonic()}")
-        os.utime(folder / "plays.csv")
-    return taken
+    begun = time.monotonic()
+    with started(command, folder) as running:
+        told = []
+        for line in running.stderr or ():
+            told.append(line.decode())
+            if READY in told[-1]:
+                time.sleep(0.3)
+                running.send_signal(signal.SIGTERM)
+        if running.wait(timeout=300):
+            raise AssertionError(f"{command.typed}, undisturbed, ends with {running.returncode}: {''.join(told)}")
+    return time.monotonic() - begun
 
 
 def disturb(command: Command, folder: Path, number: int, after_s: float) -> str:
     """Send a signal to a command; return what is wrong afterwards, or nothing."""
-    before = {name: (folder / name).read_bytes() for name in command.writes if (folder / name).is_file()}
-    with child(
-        command.line(), cwd=folder, env=environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    ) as running:
+    before = {name: b"what was here before" for name in command.writes if name.startswith("out.")}
+    for name, content in before.items():
+        (folder / name).write_bytes(content)
+    with started(command, folder) as running:
         time.sleep(after_s)
         if running.poll() is None:
             (os.killpg if number == signal.SIGINT else os.kill)(running.pid, number)
@@ -194,7 +190,7 @@ def left_running(group: int) -> str:
 
 def left_behind(folder: Path, command: Command, before: dict[str, bytes]) -> str:
     known = {"plays.csv", "plays.nbmf", "temporary", *command.writes}
-    strange = [p.name for p in folder.iterdir() if p.name not in known and not p.name.startswith("undisturbed")]
+    strange = [path.name for path in folder.iterdir() if path.name not in known]
     strange += [f"temporary/{path.name}" for path in (folder / "temporary").iterdir()]
     if strange:
         return f"left behind: {', '.join(sorted(strange)[:5])}"
@@ -242,7 +238,7 @@ def main() -> int:
             if options.case is not None:
                 break
             case += 1
-    print(f"interrupts: {n_tried - failed} of {n_tried} ended as they should")
+    print(f"interrupts: {n_tried - failed} of {n_tried} signals to {len(times)} commands ended as they should")
     return min(failed, 1)
 
 
