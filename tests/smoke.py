@@ -89,14 +89,15 @@ def factors(kind: type, folder: Path, **settings: Any) -> None:
 
 def use_nbmf(folder: Path) -> None:
     factors(nbmf.NBMF, folder)
-    factors(nbmf.NBMF, folder, exposure="tied", n_clusters=4, dtype="float64", accelerate=True)
-    factors(nbmf.NBMF, folder, inference="mm", backend="reference")
-    factors(nbmf.NBMF, folder, concentration="learn", rates="per_row", shapes="learn")
+    factors(nbmf.NBMF, folder, exposure="tied", n_clusters=4, accelerate=True)
+    # plain NumPy: compiling every loop for every setting would take most of the time
+    factors(nbmf.NBMF, folder, backend="reference", dtype="float64", inference="mm")
+    factors(nbmf.NBMF, folder, backend="reference", concentration="learn", rates="per_row", shapes="learn")
 
 
 def use_poisson(folder: Path) -> None:
     factors(nbmf.PoissonMF, folder)
-    factors(nbmf.PoissonMF, folder, binarize=True, inference="mm")
+    factors(nbmf.PoissonMF, folder, backend="reference", binarize=True, inference="mm")
 
 
 def use_slim(folder: Path) -> None:

@@ -491,8 +491,8 @@ def search(seconds: float, seed: int) -> tuple[int, int, dict[int, str]]:
 
 
 def kind_of(fault: str) -> str:
-    """What the fault is, without its numbers."""
-    return re.sub(r"[-+]?(\d+\.?\d*(e[-+]?\d+)?|inf|nan)", "#", fault)
+    """What the fault is, without its numbers and folders."""
+    return re.sub(r"/\S+/|[-+]?(\d+\.?\d*(e[-+]?\d+)?|inf|nan)", "#", fault)
 
 
 def show_case(seed: int, number: int) -> int:
