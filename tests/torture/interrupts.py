@@ -171,8 +171,8 @@ def wrong_end(code: int, told: str, number: int) -> str:
     # Python itself takes a signal until our first line runs, and answers it with a traceback that has no line of ours
     if "nbmf" not in told and code == -number:
         return ""
-    if "Traceback" in told:
-        return "a traceback: " + " | ".join(told.strip().splitlines()[-3:])
+    if "Traceback" in told or "Warning" in told:
+        return f"a traceback or a warning of Python:\n{told}"
     allowed = (0, 130) if number == signal.SIGINT else (0, 143, -signal.SIGTERM)
     return "" if code in allowed else f"exit code {code}: {told[-200:]!r}"
 

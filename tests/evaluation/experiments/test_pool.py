@@ -2,6 +2,7 @@
 
 import operator
 import signal
+import subprocess
 import sys
 import time
 
@@ -51,3 +52,20 @@ def test_processes_end_with_the_iterator():
     watch = time.monotonic()
     outcomes.close()
     assert time.monotonic() - watch < 20
+
+
+BLOCKED = """
+import signal
+from nbmf.evaluation.experiments.engine import attempt
+
+if __name__ == "__main__":
+    (found,) = attempt(signal.pthread_sigmask, signal.SIG_BLOCK, [()], 1)
+    print(signal.SIGINT in found.result)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="signals cannot be blocked here")
+def test_workers_leave_ctrl_c_to_their_parent():
+    """From their first import on; also where this is the first process that is started."""
+    done = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "True\n", done.stderr
