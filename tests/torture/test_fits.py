@@ -4,7 +4,7 @@ import pytest
 
 from torture.fits import FaultError, draw, try_case
 
-SEED, N_CASES, PER_TEST = 0, 240, 40
+SEED, N_CASES, PER_TEST = 0, 200, 40
 
 
 @pytest.mark.parametrize("first", range(0, N_CASES, PER_TEST))

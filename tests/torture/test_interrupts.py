@@ -1,4 +1,4 @@
-"""Ctrl-C before a command has begun; `make torture` interrupts commands at any moment."""
+"""Ctrl-C before a command has begun, and SIGTERM; `make torture` interrupts commands at any moment."""
 
 import subprocess
 import sys
@@ -23,3 +23,20 @@ def test_ctrl_c_during_the_imports_leaves_no_traceback():
         [sys.executable, "-c", INTERRUPTED_IMPORT], capture_output=True, text=True, timeout=120, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+TERMINATED = """
+import os, signal, sys, tempfile
+
+from nbmf.cli.terminal import sentences
+
+with sentences(), tempfile.TemporaryDirectory(dir=sys.argv[1]):
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_sigterm_ends_a_command_after_its_temporary_files(tmp_path):
+    line = [sys.executable, "-c", TERMINATED, str(tmp_path)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (143, "")
+    assert list(tmp_path.iterdir()) == []

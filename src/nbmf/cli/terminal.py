@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Rows = Sequence[Sequence[str]]
 
-INTERRUPTED = 130  # the exit code that shells use after Ctrl-C
+INTERRUPTED, TERMINATED = 130, 143  # the exit codes that shells report after Ctrl-C and SIGTERM
 IN_THE_SHELL = {  # remedies in error messages of the library, and the same on the command line
     "read_interactions(…, time='column') or Interactions.from_arrays(…, times=…)": "--time COLUMN",
     "model.save(path)": "nbmf fit DATA -o FILE",
@@ -34,14 +34,17 @@ class BadInputError(click.ClickException):
 
 @contextmanager
 def sentences() -> Iterator[None]:
-    """Report bad input as a sentence with exit code 2, warnings as notes, and Ctrl-C with exit code 130."""
+    """Report bad input as a sentence with exit code 2, warnings as notes, and Ctrl-C with exit code 130.
+
+    SIGTERM ends a command with exit code 143, after its temporary files and processes.
+    """
     presses: list[Any] = []
 
     def press(*pressed: Any) -> None:
         presses.append(pressed)
         signal.default_int_handler(*pressed)
 
-    usual = signal.signal(signal.SIGINT, press)
+    usual = signal.signal(signal.SIGINT, press), signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
@@ -61,7 +64,8 @@ def sentences() -> Iterator[None]:
             text = text.replace(python, shell)
         raise BadInputError(re.sub(r"\b(user|item|count|time)=('…')?", r"--\1", text)) from error
     finally:
-        signal.signal(signal.SIGINT, usual)
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), usual, strict=True):
+            signal.signal(number, handler)
 
 
 def end_interrupted(kept: str) -> NoReturn:
