@@ -76,10 +76,11 @@ def step(*line: object, cwd: Path | None = None) -> str:
 
 
 def make(python: str, folder: Path, *install: object) -> Path:
-    """Make an environment; return its interpreter."""
+    """Make an environment, with uv where it is installed; return its interpreter."""
     step(python, "-m", "venv", folder)
     inside = folder / "bin" / "python"
-    step(inside, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *install)
+    pip = [inside, "-m", "pip", "install", "--disable-pip-version-check"]
+    step(*(["uv", "pip", "install", "--python", inside] if shutil.which("uv") else pip), "--quiet", *install)
     return inside
 
 
