@@ -125,6 +125,8 @@ def use_interactions(folder: Path) -> None:
     data = nbmf.Interactions.from_arrays(["ann", "bob", "ann"], ["jazz", "jazz", "folk"], [3, 1, 2])
     assert (data.n_users, data.n_items, data.nnz) == (2, 2, 3)
     data.filter(1, 1).binarize().split(seed=0)
+    timed = nbmf.Interactions.from_arrays(["ann", "ann"], ["jazz", "folk"], times=["2020-01-01", "2020-01-02"])
+    assert timed.leave_last_out(seed=0).test.nnz == 1
 
 
 def use_evaluation(folder: Path) -> None:
