@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from nbmf.backends.counts import Counts
-from nbmf.model.factors import Factor, Gamma, Point, Prior
+from nbmf.model.factors import Factor, Gamma, Point, Prior, largest
 from nbmf.model.likelihood import Likelihood
 from nbmf.model.ties import Ties, tie_items
 
@@ -127,9 +127,12 @@ class OnHost:
 
     def quotient(self, factor: Factor, sums: Sums) -> Point:
         """Return allocated / exposed, which is the old value times the ratio of sums that the paper prints."""
-        # where nothing is exposed no value changes the likelihood, and the old one stays
+        # where nothing is exposed no value changes the likelihood, and the old one stays; an update that is cut short
+        # raises it, too
         value, exposed = factor.mean, np.broadcast_to(sums.exposed, factor.mean.shape)
-        return Point(np.divide(sums.allocated, exposed, out=value.copy(), where=exposed > 0))
+        with np.errstate(over="ignore"):
+            quotient = np.divide(sums.allocated, exposed, out=value.copy(), where=exposed > 0)
+        return Point(np.minimum(quotient, largest(value.dtype), dtype=value.dtype))
 
     def cluster(self, items: Factor, n_clusters: int, rng: np.random.RandomState) -> Ties:
         """Tie items that are alike by k-means on their means."""

@@ -19,6 +19,11 @@ from scipy.special import gammaln
 Array = NDArray[np.floating[Any]]
 
 
+def largest(dtype: np.dtype[Any]) -> float:
+    """Return the largest value that an entry of a factor may have: sums of products of two of them are finite."""
+    return float(np.finfo(dtype).max) ** 0.45
+
+
 @dataclass(frozen=True)
 class Prior:
     """Gamma(shape, rate) on every entry of one side; a rate per row is an array rows × 1."""

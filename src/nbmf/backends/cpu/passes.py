@@ -77,6 +77,8 @@ class Cpu(OnHost):
             expose = (kernels.expose_rows, *walk, *means, *α, labels, sizes, excess, unseen, *found, precise)
             if ties is None:
                 self._expose_unseen(*means, items.mean, α, *found, allocate, expose)
+                if exposed is not None:
+                    _not_below_zero(exposed)
             else:
                 tie = (_tie_rows, users.mean, self._sum_clusters(ties, items.mean), unseen, exposed, allocate, expose)
                 with one_blas_thread():
@@ -92,7 +94,7 @@ class Cpu(OnHost):
         if counts.unknown is not None:
             left_out = counts.unknown @ item_means
             log_evidence += (user_means * left_out).sum(axis=1, dtype=np.float64)
-            exposed = np.maximum(exposed - left_out, 0)  # below 0 is rounding
+            exposed = _not_below_zero(exposed - left_out)
         return exposed
 
     def sum_by_item(self, counts: Counts, expectation: SparseExpectation, users: Any) -> Sums:
@@ -102,7 +104,7 @@ class Cpu(OnHost):
         if excess is None:
             exposed = self._sum_rows(user_means)[None, :].astype(user_means.dtype)
             if counts.unknown is not None:
-                exposed = np.maximum(exposed - counts.unknown.T @ user_means, 0)
+                exposed = exposed - counts.unknown.T @ user_means
         elif ties is None:
             exposed = np.empty_like(items.mean)
         else:
@@ -127,7 +129,7 @@ class Cpu(OnHost):
             self._share_out(*lays[:1])
             for n, walk in enumerate(walks, 1):
                 self._share_out(walk, *lays[n : n + 1])
-            np.maximum(exposed, 0, out=exposed)  # as in `_tie_rows`
+        _not_below_zero(exposed)
         return Sums(allocated, exposed)
 
     def conditional(self, prior: Prior, sums: Sums) -> Gamma:
@@ -240,9 +242,14 @@ def _tie_rows(
     np.matmul(means[rows], cluster_sums.T, out=unseen[rows])
     expose(start, stop, *to_expose)
     if exposed is not None:
-        # A_uc S_c has the seen cells too, which the walk has taken off in advance; below 0 is rounding
+        # A_uc S_c has the seen cells too, which the walk has taken off in advance
         exposed[rows] += unseen[rows] @ cluster_sums
-        np.maximum(exposed[rows], 0, out=exposed[rows])
+        _not_below_zero(exposed[rows])
+
+
+def _not_below_zero(exposed: Array) -> Array:
+    """Put right, in place, what rounding made of a sum from which about as much was taken off."""
+    return np.maximum(exposed, 0, out=exposed)
 
 
 def _tables(
