@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.floating[Any]]
 
+# Underflow can make λ of a non-zero 0 (a prior shape of 0.01 in float32 does); y/λ must stay finite.
+LEAST_INTENSITY: dict[np.dtype[Any], Any] = {
+    np.dtype(np.float32): np.float32(1e-25),
+    np.dtype(np.float64): np.float64(1e-250),
+}
+
 
 class Sums(NamedTuple):
     """All that the data ever contributes to one side."""
