@@ -42,18 +42,18 @@ number_option = partial(option, metavar="N", type=click.IntRange(1))
 file_option = partial(option, metavar="FILE", type=click.Path())
 column_option = partial(option, metavar="COLUMN", show_default="recognised by name or position")
 
+bad_rows_option = option(
+    "--bad-rows",
+    type=click.Choice(["error", "skip"]),
+    default="error",
+    help="Whether rows that cannot be used, such as those with a negative count, end the command or are left out.",
+)
 data_argument = click.argument("data", type=click.Path())
 data_options = together(
     column_option("--user", help="Column of user ids."),
     column_option("--item", help="Column of item ids."),
     column_option("--count", help="Column of counts. In a file without one, each row counts 1."),
-    option(
-        "--bad-rows",
-        type=click.Choice(["error", "skip"]),
-        default="error",
-        help="What to do with rows that cannot be used, such as those with a negative count: end, or leave them out "
-        "and say how many.",
-    ),
+    bad_rows_option,
     number_option("--min-users", default=0, type=click.IntRange(0), help="Keep only items with at least N users."),
     number_option("--min-items", default=0, type=click.IntRange(0), help="Then keep only users with at least N items."),
 )
@@ -139,6 +139,12 @@ def read_data(
     if not found.nnz:
         raise ValueError(f"{name}: no count is above 0, so there is nothing to learn from")
     return found
+
+
+def check_not_piped(data: str | None) -> None:
+    """Refuse standard input where the data is needed again later."""
+    if data == "-":
+        raise click.UsageError("this command needs DATA again later, so it cannot be standard input; name a file")
 
 
 def split_data(
