@@ -9,6 +9,7 @@ and sweeps once more. A θ' whose objective is below that of θ₂ is discarded 
 succeeds, θ₂ is taken. Each try costs the one walk that evaluates it.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -72,7 +73,7 @@ def _extrapolate(
 ) -> list[Array]:
     extrapolated = []
     for a, b, c in zip(first, second, third, strict=True):
-        limit = np.log(largest(a.dtype))  # a long step may overflow
+        limit = math.log(largest(a.dtype))  # a long step may overflow
         extrapolated.append(np.exp(np.clip(a + 2 * length * (b - a) + length**2 * (c - 2 * b + a), -limit, limit)))
     return extrapolated
 
