@@ -22,7 +22,7 @@ from nbmf.backends.gpu.clusters import cluster_rows
 from nbmf.backends.gpu.fold import Rows, batches, fetch, joined, settle
 from nbmf.backends.gpu.topk import best
 from nbmf.backends.slopes import SHAPES, Concentrations, Pair, of_stored, of_unseen
-from nbmf.model.factors import Factor, Gamma, Point, Prior
+from nbmf.model.factors import Factor, Gamma, Point, Prior, largest
 from nbmf.model.likelihood import Likelihood, Poisson
 from nbmf.model.ties import Ties, tie_items
 
@@ -276,4 +276,5 @@ class Gpu:
 
 def _quotient(allocated: Tensor, exposed: Tensor, before: Tensor, dtype: Any) -> Tensor:
     """See `OnHost.quotient`; `dtype` is that in which the factor is kept."""
-    return torch.where(exposed > 0, allocated / exposed, before).clamp_max(torch.finfo(dtype).max ** 0.45)
+    most = largest(np.dtype(str(dtype).removeprefix("torch.")))
+    return torch.where(exposed > 0, allocated / exposed, before).clamp_max(most)
