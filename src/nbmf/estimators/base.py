@@ -7,6 +7,7 @@ what only models with factors can answer.
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Integral
 from os import PathLike
 from typing import Any
 
@@ -32,7 +33,7 @@ from nbmf.model.factors import Array
 from nbmf.storage.container import Path
 
 RECORDED = ("n_features_in_", "feature_names_in_")  # what scikit-learn records of the data before it is fitted
-FLAGS = {"accelerate", "verbose", "binarize"}  # settings that are True or False
+FLAGS = {"accelerate", "binarize"}  # settings that are True or False
 
 
 class Recommender(BaseEstimator):  # type: ignore[misc]
@@ -259,6 +260,8 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"tol is {self.tol!r}; it must be 0 (never stop early) or a positive number")
         if not any(self.dtype == dtype for dtype in (np.float32, np.float64, "float32", "float64")):
             raise ValueError(f"dtype is {self.dtype!r}; it must be 'float32' or 'float64'")
+        if not isinstance(self.verbose, Integral) or self.verbose < 0:
+            raise ValueError(f"verbose is {self.verbose!r}; it must be True, False or a whole number from 0")
         for name in FLAGS & self.get_params(deep=False).keys():
             one_of(name, getattr(self, name), (True, False))
 
