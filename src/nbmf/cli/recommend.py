@@ -70,7 +70,10 @@ def _write(columns: "dict[str, NDArray[Any]]", output: str) -> None:
     with replacing(check_place(output)) as temporary, duckdb.connect() as connection:
         connection.register("recommended", tidy)
         place, form = temporary.replace("'", "''"), FORMATS[os.path.splitext(output)[1]]
-        connection.execute(f"COPY (SELECT * FROM recommended) TO '{place}' ({form})")
+        try:
+            connection.execute(f"COPY (SELECT * FROM recommended) TO '{place}' ({form})")
+        except duckdb.Error as error:  # such as a full disk; `replacing` says what it means for the file
+            raise OSError(" ".join(str(error).split())) from error
 
 
 def _by_user(columns: "dict[str, NDArray[Any]]") -> list[dict[str, Any]]:

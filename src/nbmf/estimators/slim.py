@@ -122,7 +122,7 @@ class NBSLIM(Recommender):
         ending: dict[str, Any] = {"max_iter": self.max_iter, "tol": self.tol, "accelerate": self.accelerate}
         ending["n_neighbors"] = self._most_neighbors(*data.matrix.shape)
         name, quiet = type(self).__name__, not self.verbose
-        with RunsProgress(name, what="items", pause=QUIET_SECONDS, quiet=quiet) as progress:
+        with RunsProgress(name, compiles=True, what="items", pause=QUIET_SECONDS, quiet=quiet) as progress:
             if self.backend == "reference":
                 found = fit_plainly(problem, **ending)
             else:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nbmf.data import how_to_install
 from nbmf.data.interactions import Interactions
 from nbmf.estimators.nbmf import NBMF
 from nbmf.evaluation.evaluate import fingerprint
@@ -145,6 +146,8 @@ def tune(
         chosen = where.suggest(trial, known - set(given))
         stopping = EarlyStopping(train, valid, metric=metric, patience=4)
         model = estimator(**{"random_state": where.seed, **chosen, **given}).fit(train, stopping=stopping)
+        if model.ending_ == "interrupted":
+            raise KeyboardInterrupt  # Ctrl-C ends the search, not only this trial
         trial.set_user_attr("sweeps", model.n_iter_)
         return max(value for _, value in stopping.history)
 
@@ -164,7 +167,7 @@ def _study(path: str | Path | None, what: str, seed: int) -> Any:
         import optuna  # noqa: PLC0415 (an extra)
         from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("tune needs the package optuna: pip install 'nbmf[tune]'") from error
+        raise ModuleNotFoundError(f"tune needs the package optuna; {how_to_install('tune')}") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage = None
     if path is not None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack
 from threadpoolctl import threadpool_limits
 
+from nbmf.data import how_to_install
 from nbmf.data.interactions import Interactions
 from nbmf.estimators.averaged import Averaged
 from nbmf.estimators.nbmf import NBMF, PoissonMF
@@ -166,7 +167,7 @@ def check_installed(model: str) -> None:
     """Raise ModuleNotFoundError, with the command to type, if a model's package is missing."""
     package = BASELINES[model].package
     if package and find_spec(package) is None:
-        raise ModuleNotFoundError(f"the model {model} needs the package {package}: pip install 'nbmf[bench]'")
+        raise ModuleNotFoundError(f"the model {model} needs the package {package}; {how_to_install('bench')}")
 
 
 def _own_defaults(estimator: Any, *names: str) -> dict[str, Any]:

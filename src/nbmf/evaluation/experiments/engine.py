@@ -10,6 +10,7 @@ import math
 import multiprocessing
 import os
 import signal
+import warnings
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future, as_completed
 from contextlib import closing, contextmanager, suppress
@@ -260,6 +261,7 @@ def attempt(
 
 
 def _share(work: Callable[[Any, Any], Any], shared: Any) -> None:
+    warnings.simplefilter("ignore", UserWarning)  # a row says whether its fit converged
     _SHARED.update(work=work, shared=shared)
 
 
