@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,7 +28,8 @@ def full_disk(monkeypatch):
         resource.setrlimit(resource.RLIMIT_FSIZE, (64, usual[1]))
         return "0" * 2 * n_bytes
 
-    monkeypatch.setattr("nbmf.storage.container.secrets.token_hex", fill)  # names the file that is written first
+    # it names the new file that will take the place of the old one
+    monkeypatch.setattr("nbmf.storage.container.secrets", SimpleNamespace(token_hex=fill))
     yield fill
     resource.setrlimit(resource.RLIMIT_FSIZE, usual)
 

@@ -60,7 +60,7 @@ def test_quiet_says_nothing(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_terminal_has_a_bar(monkeypatch):
+def test_a_terminal_has_a_bar(clock, monkeypatch):
     class Terminal(StringIO):
         def isatty(self):
             return True

@@ -23,6 +23,9 @@ IN_THE_SHELL = {  # remedies in messages of the library, and the same on the com
     "model.save(path)": "nbmf fit DATA -o FILE",
     "fit(X, resume=path)": "nbmf fit DATA --checkpoint FILE --resume",
     "nbmf.load(path)": "nbmf recommend FILE",
+    "after max_iter=": "after ",
+    "raise max_iter, or set accelerate=True": "try --max-iter 2000 or --accelerate",
+    "or NBSLIM": "or --model nbslim",
 }
 _SETTING = re.compile(r"\b(max_iter|tol|accelerate|input|inference)=(?:True|'(\w+)'|([\d.e-]*\d))")
 _COLUMN = re.compile(r"\b(user|item|count|time)=('…')?")
