@@ -110,6 +110,13 @@ def test_python_runs_the_package():
     assert "nbmf.cli" in folder.stderr
 
 
+def test_recommending_to_one_user_does_not_wait_for_pandas(model_file):
+    """scikit-learn imports it where it can, which takes longer than the answer."""
+    code = "import sys; from nbmf.cli import main; main(standalone_mode=False); sys.exit('pandas' in sys.modules)"
+    command = [sys.executable, "-c", code, "recommend", model_file, "--user", "user 1"]
+    assert subprocess.run(command, stdout=subprocess.DEVNULL, timeout=300, check=False).returncode == 0
+
+
 def test_nobody_is_sent_to_an_index():
     """The package is not on one: what is installed from there would be a stranger's."""
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.py")]

@@ -92,7 +92,7 @@ def compare(source: Values, settings: Values, splitting: Values, as_json: bool, 
     Differences are taken user by user over the same 1,000 resamples of the users: an interval without 0 tells two
     models apart. With several starts a model is their mean, and its seconds their median. Settings such as -k apply to
     those models of `nbmf fit` that have them; with --tune they are tried first, and the settings found are printed as
-    options of `nbmf fit`.
+    options of `nbmf fit`. DATA is a file for `nbmf fit`.
     """
     models, baseline, metric = options["models"], options["baseline"], options["metric"]
     check_settings(models, settings)

@@ -96,8 +96,12 @@ fit_options = together(  # all but the seed are None, the model's own default, u
         help="What the model sees of a count: the count, ln(1 + count), or whether there is one. Where counts are in "
         "the hundreds, try log1p.",
     ),
-    option("--user-shape", metavar="SHAPE", type=positive, show_default="1", help="Below 1: each user has few tastes."),
-    option("--item-shape", metavar="SHAPE", type=positive, show_default="1", help="Below 1: each item has few."),
+    option(
+        "--user-shape", metavar="SHAPE", type=positive, show_default="1", help="Prior: below 1, users have few tastes."
+    ),
+    option(
+        "--item-shape", metavar="SHAPE", type=positive, show_default="1", help="Prior: below 1, items serve few tastes."
+    ),
     option(
         "--rates",
         type=click.Choice(("shared", "per_row")),
@@ -110,7 +114,13 @@ fit_options = together(  # all but the seed are None, the model's own default, u
         show_default="cavi",
         help="Variational Bayes, or maximum likelihood, which ignores shapes and rates.",
     ),
-    option("--penalty", metavar="ρ", type=click.FloatRange(0), show_default="20", help="Of nbslim: on its weights."),
+    option(
+        "--penalty",
+        metavar="ρ",
+        type=click.FloatRange(0),
+        show_default="20",
+        help="Of nbslim: the larger, the fewer and smaller its weights.",
+    ),
     option(
         "--target",
         type=click.Choice(("counts", "log1p", "binary")),
@@ -130,13 +140,15 @@ fit_options = together(  # all but the seed are None, the model's own default, u
     option(
         "--accelerate/--no-accelerate",
         default=None,
-        show_default="only nbslim",
+        show_default="only for nbslim",
         help="Take longer steps where they are safe: fewer sweeps to the same objective.",
     ),
 )
 run_options = together(
-    number_option("--threads", show_default="all cores", help="Number of threads; it does not change the result."),
-    option("--quiet", is_flag=True, show_default="progress is shown", help="Write only warnings and errors."),
+    number_option(
+        "--threads", show_default="all cores", help="Number of threads. Results are the same for any number."
+    ),
+    option("--quiet", is_flag=True, show_default="progress is shown", help="Show no progress; warnings still appear."),
 )
 
 data_group = grouped("source", data_argument, data_options)

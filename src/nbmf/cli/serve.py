@@ -152,7 +152,7 @@ def _serve(
     _check_extra()
     access = _access(host, **allowed)
     with _listen(host, port, any_port) as door:
-        _import_sklearn()
+        import_sklearn()
         from nbmf.web.app import build_app  # noqa: PLC0415
         from nbmf.web.process import make_server  # noqa: PLC0415
         from nbmf.web.reload import ServedModel  # noqa: PLC0415
@@ -209,7 +209,7 @@ def _listen(host: str, port: int | None, any_port: bool) -> "socket":
         raise BadInputError(f"cannot listen on {host}:{wanted} ({reason}); --port 0 takes any free port") from error
 
 
-def _import_sklearn() -> None:
+def import_sklearn() -> None:
     """Import scikit-learn without pandas, which it imports where it can and which takes half a second."""
     sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
     import sklearn.base  # noqa: F401, PLC0415

@@ -56,6 +56,7 @@ def tune(source: Values, settings: Values, model: str, as_json: bool, **options:
 
     The search is over the number of components, the concentration and the shapes; an option that you give is fixed.
     A trial ends when the held-out counts are no longer ranked better, so the best number of sweeps is found as well.
+    DATA is a file for `nbmf fit`. The extra `tune` is needed.
     """
     check_settings([model], settings)
     check_files({"DATA": source["data"], "--study": options["study"], "--output": options["output"]})
