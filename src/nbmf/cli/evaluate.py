@@ -82,8 +82,7 @@ def check_test(train: "Interactions", test: "Interactions") -> None:
         remedy = "test on other data, or leave out --model-file and --test to hold out a part of DATA"
         raise ValueError(f"all test counts are in the data that was fitted, so there is nothing to find; {remedy}")
     if n_fitted:
-        click.echo(f"note: {note}", err=True)
-        warnings.filterwarnings("ignore", ".* of pairs that were fitted")  # `nbmf.evaluate` says the same
+        warnings.warn(note, stacklevel=2)  # which `nbmf.evaluate` repeats, but a command says it once
 
 
 def fit_named(

@@ -39,18 +39,24 @@ class BadInputError(click.ClickException):
 
 @contextmanager
 def sentences() -> Iterator[None]:
-    """Report bad input as a sentence with exit code 2, warnings as notes, and Ctrl-C with exit code 130."""
+    """Report bad input as a sentence with exit code 2, each warning as one note, and Ctrl-C with exit code 130."""
     presses: list[Any] = []
+    noted: set[str] = set()
 
     def press(*pressed: Any) -> None:
         presses.append(pressed)
         signal.default_int_handler(*pressed)
 
+    def note(text: str) -> None:
+        if text not in noted:
+            click.echo(f"note: {in_the_shell(text)}", err=True)
+        noted.add(text)
+
     usual = signal.signal(signal.SIGINT, press)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
-            warnings.showwarning = lambda message, *rest, **more: _note(str(message))
+            warnings.showwarning = lambda message, *rest, **more: note(str(message))
             yield
     except BrokenPipeError:  # the reader of our output, such as `head`, has read enough; click exits quietly
         raise
@@ -77,10 +83,6 @@ def in_the_shell(text: str) -> str:
         text = text.replace(python, shell)
     text = _SETTING.sub(lambda found: " ".join(filter(None, (f"--{found[1]}", *found.groups()[1:]))), text)
     return _COLUMN.sub(r"--\1", re.sub("(--)?max_iter", "--max-iter", text))
-
-
-def _note(text: str) -> None:
-    click.echo(f"note: {in_the_shell(text)}", err=True)
 
 
 def say(text: str) -> None:

@@ -6,7 +6,7 @@ are limited so that a dozen trials of every model take minutes on half a million
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -158,9 +158,7 @@ def fit_kl_nmf(
 
 
 def _fit_own(make: Callable[..., Any], train: Interactions, seed: int, n_threads: int, **settings: Any) -> Judged:
-    form = settings.pop("input", "counts")
-    data = train if form == "counts" else replace(train, matrix=in_form(train, form), events=None)
-    return cast(Judged, make(random_state=seed, n_threads=n_threads, **settings).fit(data))
+    return cast(Judged, make(random_state=seed, n_threads=n_threads, **settings).fit(train))
 
 
 def check_installed(model: str) -> None:
@@ -190,7 +188,7 @@ _SLIM_SPACE: Space = {
     "tol": (0.5, 10.0),
 }
 _PF_DEFAULTS = _own_defaults(PoissonMF(), *_PF_SPACE, "tol")
-_NB_DEFAULTS = {**_own_defaults(NBMF(), *_PF_SPACE, "tol", "concentration"), "input": "counts"}
+_NB_DEFAULTS = _own_defaults(NBMF(), *_PF_SPACE, "tol", "concentration", "input")
 
 BASELINES: dict[str, Baseline] = {
     "popularity": Baseline("popularity", lambda train, seed, n_threads: Popularity(train), {}, {}, random=False),
