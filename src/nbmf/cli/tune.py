@@ -8,6 +8,7 @@ from nbmf.cli.evaluate import fit_named
 from nbmf.cli.options import (
     ESTIMATORS,
     FIXED,
+    MODELS,
     Values,
     as_typed,
     check_files,
@@ -21,7 +22,7 @@ from nbmf.cli.options import (
     run_group,
     settings_of,
 )
-from nbmf.cli.terminal import say, sentences, show, show_json
+from nbmf.cli.terminal import end_interrupted, say, sentences, show, show_json
 
 if TYPE_CHECKING:
     from nbmf.evaluation.tune import Tuning
@@ -30,7 +31,7 @@ SHOWN = 10  # trials in the table
 
 
 @click.command(short_help="Search for the settings that rank best.")
-@option("--model", type=click.Choice(("nbmf", "poisson", "binary")), default="nbmf", help="Model to tune.")
+@option("--model", type=click.Choice(MODELS), default="nbmf", help="Model to tune.")
 @number_option("--trials", "n_trials", default=30, help="Number of settings to try.")
 @option("--metric", metavar="NAME", default="ndcg_counts", help="A metric of `nbmf evaluate`, or log_likelihood.")
 @option(
@@ -54,24 +55,26 @@ SHOWN = 10  # trials in the table
 def tune(source: Values, settings: Values, model: str, as_json: bool, **options: Any) -> None:
     """Search for the settings of a model that rank held-out counts of DATA best.
 
-    The search is over the number of components, the concentration and the shapes; an option that you give is fixed.
-    A trial ends when the held-out counts are no longer ranked better, so the best number of sweeps is found as well.
-    DATA is a file for `nbmf fit`. The extra `tune` is needed.
+    The search is over the number of components, the concentration and the shapes, for nbslim over the concentration and
+    the penalty; an option that you give is fixed. A trial ends when the held-out counts are no longer ranked better, so
+    the best number of sweeps is found as well. DATA is a file for `nbmf fit`. The extra `tune` is needed.
     """
     check_settings([model], settings)
     check_files({"DATA": source["data"], "--study": options["study"], "--output": options["output"]})
     import nbmf  # noqa: PLC0415
-    from nbmf.inference.progress import RunsProgress  # noqa: PLC0415
     from nbmf.storage.container import check_place  # noqa: PLC0415
 
     if options["output"] is not None:
         check_place(options["output"])
-    data, given = read_data(**source), settings_of(model, settings) | FIXED.get(model, {})
+    data, given = read_data(**source), settings_of(model, {**settings, "seed": None}) | FIXED.get(model, {})
     search: Values = {name: options[name] for name in ("n_trials", "metric", "study", "test_fraction")}
-    search |= {"estimator": getattr(nbmf, ESTIMATORS[model]), "seed": given.pop("random_state"), "settings": given}
-    with RunsProgress("tune", compiles=True, what="trials", quiet=settings["quiet"]) as progress:
-        report = lambda n, total, row: progress.report(n, total, n / total, _in_words(row))  # noqa: E731
-        found = nbmf.tune(data, report=report, **search)
+    search |= {"estimator": getattr(nbmf, ESTIMATORS[model]), "seed": settings["seed"], "settings": given}
+    try:
+        found = nbmf.tune(data, verbose=not settings["quiet"], **search)
+    except KeyboardInterrupt:
+        if options["study"] is None:
+            raise
+        end_interrupted(f"finished trials are kept in {options['study']}, and the same command resumes there")
     if as_json:
         own = {"model": model, "metric": found.metric, "value": found.value}
         show_json({**own, "settings": found.best, "trials": found.trials, "file": options["output"]})
@@ -81,11 +84,6 @@ def tune(source: Values, settings: Values, model: str, as_json: bool, **options:
         lost = f"{options['output']} was not written"
         fit_named(model, data, settings, found.best, lost).save(options["output"])
         say(f"{options['output']}: written, {model} fitted to all of the data")
-
-
-def _in_words(trial: Values) -> str:
-    settings = ", ".join(f"{name}={_figure(value)}" for name, value in trial.items() if name not in ("number", "value"))
-    return f"{_figure(trial['value'])} with {settings}"
 
 
 def _figure(value: Any) -> str:

@@ -141,10 +141,10 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
     def top_items(self, component: int, n: int = 10) -> TopItems:
         """Return the n items that mark a component, which is numbered from 0 as in `components_`.
 
-        They have the largest product of their expected count by the component, Σ_u⟨w_uk⟩⟨h_ik⟩, and its share of their
-        whole expected count. So an item that is popular everywhere does not lead each component, and no rare item
-        leads because the component alone has it. Components of `Averaged` are those of its members, one member after
-        the other, and so are the weights.
+        They are ordered by weight × share²: the weight is the expected count by the component, Σ_u⟨w_uk⟩⟨h_ik⟩, and the
+        share is its part of the item's whole expected count. So an item that is popular everywhere does not lead each
+        component, and a rare item does not lead because the component alone has it. Components of `Averaged` are those
+        of its members, one member after the other, and so are their weights and shares.
 
         Examples
         --------
