@@ -168,12 +168,23 @@ def test_tune_is_tune(plays, tmp_path):
     assert f"{expected.value:.4g}" in again.stdout
 
 
+@pytest.mark.parametrize("model", ["nbslim", "binary"])
+def test_tune_has_every_model(plays, model):
+    pytest.importorskip("optuna", reason="optuna is not installed: extra tune")
+    found = json.loads(typed("tune", plays, "--model", model, "--trials", 2, "--quiet", "--json").stdout)
+    assert found["value"] == max(trial["value"] for trial in found["trials"])
+    assert ("penalty" in found["settings"]) == (model == "nbslim")
+
+
 def test_ctrl_c_ends_a_search(plays, tmp_path, monkeypatch):
     pytest.importorskip("optuna", reason="optuna is not installed: extra tune")
     interrupted_at(2, monkeypatch)
     told = typed("tune", plays, *QUICK, "--trials", 3, "-o", tmp_path / "m", code=130)
     assert "trials" not in told.output
+    assert "Traceback" not in told.output
     assert not (tmp_path / "m").exists()
+    told = typed("tune", plays, *QUICK, "--study", tmp_path / "trials", code=130)
+    assert "finished trials are kept in" in told.stderr
 
 
 def test_workers_do_not_warn(plays):
