@@ -177,7 +177,7 @@ def occupancy(fit: FactorFit) -> Occupancy:
         chance = -np.expm1(likelihood.log_evidence(0.0, μ))  # a count of 0 has no events
         of_cells = chance, counts > 0, chance * (1 - chance), likelihood.mean(μ), counts
         sums += [values.sum(where=known) for values in of_cells]
-        n_cells += np.count_nonzero(known)
+        n_cells += int(known.sum())
     sums[2] = np.sqrt(sums[2])
     expected, observed, sd, *means = (sums / max(n_cells, 1)).tolist()
     return Occupancy(expected, observed, sd, *means)

@@ -87,7 +87,8 @@ class EarlyStopping:
 
     def value_of(self, model: Any, concentration: Any = None) -> float:
         """Return the metric of a model; −∞ where it has none."""
-        data, walking = (self.train, self.test), {"n_boot": 1, "n_threads": self.n_threads}
+        data = self.train, self.test
+        walking: dict[str, Any] = {"n_boot": 1, "n_threads": self.n_threads}
         if self.metric == "log_likelihood":
             value = log_likelihood(model, *data, concentration=concentration, **walking).mean
         else:
