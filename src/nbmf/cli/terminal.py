@@ -26,6 +26,7 @@ IN_THE_SHELL = {  # remedies in messages of the library, and the same on the com
     "after max_iter=": "after ",
     "raise max_iter, or set accelerate=True": "try --max-iter 2000 or --accelerate",
     "or NBSLIM": "or --model nbslim",
+    "bad_rows='skip'": "--bad-rows skip",
 }
 _SETTING = re.compile(r"\b(max_iter|tol|accelerate|input|inference)=(?:True|'(\w+)'|([\d.e-]*\d))")
 _COLUMN = re.compile(r"\b(user|item|count|time)=('…')?")
