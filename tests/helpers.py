@@ -223,3 +223,14 @@ def typed(*arguments: Any, code: int = 0, **environment: str | None) -> Result:
         raise result.exception
     assert result.exit_code == code, result.output
     return result
+
+
+def interrupted_at(sweep: int, monkeypatch: Any) -> None:
+    """Press Ctrl-C right after a sweep of any fit of NBMF."""
+    fit = nbmf.NBMF.fit
+
+    def callback(snapshot: Any) -> None:
+        if snapshot.sweep == sweep:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(nbmf.NBMF, "fit", lambda self, X, **settings: fit(self, X, callbacks=[callback], **settings))

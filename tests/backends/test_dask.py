@@ -16,7 +16,7 @@ from nbmf.backends.cpu.passes import Cpu
 from nbmf.model.factors import Point
 from nbmf.model.likelihood import NegativeBinomial, Poisson
 
-pytest.importorskip("distributed", reason="dask.distributed is not installed: pip install 'nbmf[dask]'")
+pytest.importorskip("distributed", reason="dask.distributed is not installed: extra dask")
 
 import kill_workers
 from nbmf.backends.dask import Cluster, WorkersKilledError, cut_users

@@ -52,7 +52,7 @@ def test_what_cannot_be_served_is_told_and_not_begun(tmp_path, monkeypatch):
         told = typed("serve", tmp_path / "model.nbmf", "--port", port, code=2)
     assert f"cannot listen on 127.0.0.1:{port} (Address already in use); --port 0 takes any free port" in told
     monkeypatch.setattr(COMMANDS.importlib.util, "find_spec", lambda name: None)
-    assert "pip install 'nbmf[server]'" in typed("serve", tmp_path / "model.nbmf", code=2)
+    assert "in a clone of nbmf, run pip install '.[server]'" in typed("serve", tmp_path / "model.nbmf", code=2)
 
 
 def test_explore_fits_once_and_again_when_the_data_is_newer(tmp_path, started, monkeypatch):

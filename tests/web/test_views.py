@@ -230,7 +230,7 @@ def test_factors_explain_everything_together_and_scale_does_not_matter():
             np.testing.assert_array_equal(getattr(same, name), getattr(one, name))
     k = found[0].factor
     expected = items * users.sum(axis=0)
-    worth = expected[:, k] ** 2 / expected.sum(axis=1)
+    worth = expected[:, k] ** 3 / expected.sum(axis=1) ** 2
     assert found[0].items.tolist() == np.argsort(-worth, kind="stable")[:5].tolist()
 
 

@@ -14,6 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from nbmf.backends.counts import Counts
+from nbmf.data import how_to_install
 from nbmf.model.factors import Factor, Gamma, Point, Prior, largest
 from nbmf.model.likelihood import Likelihood
 from nbmf.model.ties import Ties, tie_items
@@ -162,7 +163,7 @@ def make_backend(name: str, n_threads: int | None = None, work: float = 0.0) -> 
     """
     if name in ("gpu", "gpu-bf16"):
         if find_spec("torch") is None:
-            raise ModuleNotFoundError("backend='gpu' needs PyTorch, which is not installed: pip install 'nbmf[gpu]'")
+            raise ModuleNotFoundError(f"backend='gpu' needs PyTorch, which is not installed; {how_to_install('gpu')}")
         if _has_gpu():
             return _gpu(name)
         warnings.warn(

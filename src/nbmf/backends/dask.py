@@ -28,6 +28,7 @@ from nbmf.backends.counts import Counts, take_unknown
 from nbmf.backends.cpu.passes import Cpu, SparseExpectation
 from nbmf.backends.slopes import Pair
 from nbmf.backends.threads import cut_evenly
+from nbmf.data import how_to_install
 from nbmf.data.interactions import Interactions
 from nbmf.model.factors import Factor, Gamma, Point, Prior
 from nbmf.model.likelihood import Likelihood
@@ -322,7 +323,7 @@ def local_cluster(n_workers: int) -> Iterator[Any]:
     try:
         dask, distributed = import_module("dask"), import_module("distributed")
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("several workers need dask: pip install 'nbmf[dask]'") from error
+        raise ModuleNotFoundError(f"several workers need dask; {how_to_install('dask')}") from error
     # dask gives a worker up for good this long after a death if by chance it is just being replaced again
     settings: dict[str, Any] = {"distributed.deploy.lost-worker-timeout": "1 day"}
     settings["distributed.scheduler.allowed-failures"] = ALLOWED_DEATHS

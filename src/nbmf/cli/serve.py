@@ -20,6 +20,7 @@ import nbmf
 from nbmf.cli import options
 from nbmf.cli.options import Values, file_option, grouped, number_option, option
 from nbmf.cli.terminal import BadInputError, end_interrupted, sentences
+from nbmf.data import how_to_install
 from nbmf.inference.progress import Stopwatch
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def serve(model: str, server: Values) -> None:
 @file_option(
     "--names", show_default="items.parquet beside DATA, if any", help="Parquet file with columns item and name."
 )
-@option("--model", type=click.Choice((*options.MODELS, "nbslim")), default="nbmf", help="Model to fit.")
+@option("--model", type=click.Choice(options.MODELS), default="nbmf", help="Model to fit.")
 @options.fit_group
 @grouped("source", click.argument("data", required=False, type=click.Path()), options.data_options)
 @option("--no-browser", is_flag=True, show_default="open it", help="Only print the address.")
@@ -110,14 +111,15 @@ def _fit(source: Values, path: str, names: str | None, model: str, settings: Val
     from nbmf.evaluation.experiments.study import item_names  # noqa: PLC0415
     from nbmf.storage.container import check_place  # noqa: PLC0415
 
-    options.check_model(model, settings["concentration"], "components", "seed", "max_iter", "tol")
+    options.check_settings([model], settings)
+    options.check_slim(model, "seed")
     check_place(path)
     if source["data"] is None:
         found = nbmf.datasets.groceries().filter()
     else:
         found = options.read_data(**source)
         found = replace(found, item_names=item_names(Path(source["data"]), names, found))
-    estimator = options.make_model(model, **settings)
+    estimator = options.make_model(model, settings)
     if model == "nbslim":
         estimator.fit(found).save(path)
     else:
@@ -142,7 +144,7 @@ def fit_and_keep(estimator: Any, data: "nbmf.Interactions", path: str) -> Any:
 def _check_extra() -> None:
     for module in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
         if importlib.util.find_spec(module) is None:
-            raise BadInputError(f"serving needs {module}: pip install 'nbmf[server]'")
+            raise BadInputError(f"serving needs {module}; {how_to_install('server')}")
 
 
 def _serve(
@@ -151,7 +153,7 @@ def _serve(
     _check_extra()
     access = _access(host, **allowed)
     with _listen(host, port, any_port) as door:
-        _import_sklearn()
+        import_sklearn()
         from nbmf.web.app import build_app  # noqa: PLC0415
         from nbmf.web.process import make_server  # noqa: PLC0415
         from nbmf.web.reload import ServedModel  # noqa: PLC0415
@@ -208,7 +210,7 @@ def _listen(host: str, port: int | None, any_port: bool) -> "socket":
         raise BadInputError(f"cannot listen on {host}:{wanted} ({reason}); --port 0 takes any free port") from error
 
 
-def _import_sklearn() -> None:
+def import_sklearn() -> None:
     """Import scikit-learn without pandas, which it imports where it can and which takes half a second."""
     sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
     import sklearn.base  # noqa: F401, PLC0415

@@ -186,3 +186,12 @@ def wrong_width(found: int, expected: int) -> str:
     """Say that a line has too few or too many columns."""
     what = f"{found} column{'s' * (found != 1)}"
     return f"{what} where {expected} columns are expected; quote ids with delimiters"
+
+
+def list_interactions(names: list[str]) -> bool:
+    """Return whether columns of these names hold a user and an item in each row.
+
+    >>> list_interactions(["user_id", "artist", "plays"]), list_interactions(["jazz", "folk"])
+    (True, False)
+    """
+    return {"user", "item"} <= set().union(*map(_roles, names))

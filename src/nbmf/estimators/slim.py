@@ -1,11 +1,13 @@
 """`NBSLIM`, the item–item member of the family: a user's expected counts are made of the user's other counts."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any, Self, cast
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
 
 from nbmf.data.interactions import FORMS, formed
 from nbmf.estimators.base import Recommender, one_of
@@ -121,12 +123,19 @@ class NBSLIM(Recommender):
         ending: dict[str, Any] = {"max_iter": self.max_iter, "tol": self.tol, "accelerate": self.accelerate}
         ending["n_neighbors"] = self._most_neighbors(*data.matrix.shape)
         name, quiet = type(self).__name__, not self.verbose
-        with RunsProgress(name, what="items", pause=QUIET_SECONDS, quiet=quiet) as progress:
+        with RunsProgress(name, compiles=True, what="items", pause=QUIET_SECONDS, quiet=quiet) as progress:
             if self.backend == "reference":
                 found = fit_plainly(problem, **ending)
             else:
                 show: Callable[[int, int], None] = lambda done, total: progress.report(done, total, done / total)  # noqa: E731
                 found = fit(problem, **ending, n_threads=self.n_threads, report=show)
+        if not found.settled and self.tol > 0:
+            warnings.warn(
+                f"{name} has not converged after max_iter={self.max_iter} sweeps: the last one added more than tol="
+                f"{self.tol:g} to the objective of some items; raise max_iter",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
         return WeightFit(
             users=data.users,
             items=data.items,

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nbmf.estimators.ranking import most_typical
+
 Array = NDArray[np.float64]
 
 TURN = np.pi * (3 - np.sqrt(5))  # the angle between sunflower seeds, which fill a disc evenly
@@ -48,22 +50,17 @@ def largest_factors(users: NDArray[Any], items: NDArray[Any], n_factors: int, n:
         FactorSummary(
             k,
             float(explained[k]) / total if total > 0 else 0.0,
-            *_most_typical(items[:, k] * of_users[k], item_total, n),
-            *_most_typical(users[:, k] * of_items[k], user_total, n),
+            *_typical(items[:, k] * of_users[k], item_total, n),
+            *_typical(users[:, k] * of_items[k], user_total, n),
         )
         for k in np.argsort(-explained, kind="stable")[:n_factors].tolist()
     ]
 
 
-def _most_typical(expected: NDArray[Any], total: NDArray[Any], n: int) -> tuple[NDArray[np.intp], Array]:
-    """Return the n rows of largest expected count × share of the factor, with these shares."""
-    share = np.divide(expected, total, out=np.zeros(len(total)), where=total > 0)
-    worth = expected * share
-    n = min(n, len(worth))
-    best = np.argpartition(-worth, n - 1)[:n]
-    best = best[np.lexsort((best, -worth[best]))]
-    best = best[worth[best] > 0]
-    return best, share[best].round(4)
+def _typical(expected: NDArray[Any], total: NDArray[Any], n: int) -> tuple[NDArray[np.intp], Array]:
+    """Return the n rows that mark the factor, as `top_items` chooses them, with its share of each."""
+    best, _, share = most_typical(expected, total, n)
+    return best, share.round(4)
 
 
 @dataclass(frozen=True, eq=False)

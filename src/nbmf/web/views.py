@@ -33,7 +33,8 @@ class UnknownIdError(NoAnswerError):
 def abilities(model: Any) -> dict[str, bool]:
     """Return which questions a model can answer."""
     has_factors = hasattr(model, "user_factors_") and hasattr(model, "item_factors_")
-    models_counts = hasattr(model, "concentration_")  # item–item models of other targets do not
+    # item–item models of other targets have no concentration, and logarithms no distribution of counts
+    models_counts = hasattr(model, "concentration_") and getattr(model.result_, "target", "counts") != "log1p"
     methods = ("explain", "explain_for", "recommend_for", "similar_items", "similar_users")
     return {
         **{name: hasattr(model, name) for name in methods},
@@ -89,8 +90,7 @@ class Views:
                 "ending": getattr(model, "ending_", None),
                 "seconds": None if self.seconds is None else self.seconds[-1],
             },
-            "scores_are_counts": getattr(model, "target", "counts") == "counts"
-            and not getattr(model, "binarize", False),
+            "scores_are_counts": model.result_.target == "counts",
             "can": self.abilities,
             "example": self.example,
         }

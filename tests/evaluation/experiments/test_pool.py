@@ -2,6 +2,7 @@
 
 import operator
 import signal
+import subprocess
 import sys
 import time
 
@@ -51,3 +52,21 @@ def test_processes_end_with_the_iterator():
     watch = time.monotonic()
     outcomes.close()
     assert time.monotonic() - watch < 20
+
+
+MASKED = """
+import operator, signal
+from functools import partial
+from nbmf.evaluation.experiments.engine import attempt
+
+if __name__ == "__main__":
+    (outcome,) = attempt(operator.call, partial(signal.pthread_sigmask, signal.SIG_BLOCK), [()], 1)
+    raise SystemExit(signal.SIGINT not in outcome.result)
+"""
+
+
+def test_ctrl_c_does_not_reach_the_first_worker_either(tmp_path):
+    """In a fresh process, where starting the first worker starts the tracker of shared resources as well."""
+    script = tmp_path / "masked.py"
+    script.write_text(MASKED)
+    assert subprocess.run([sys.executable, script], timeout=300, check=False).returncode == 0

@@ -10,7 +10,7 @@ function plotly() {
     element.onload = () => resolve(window.Plotly);
     element.onerror = () => {
       script = null;
-      reject(new Error("Charts need plotly.js: pip install 'nbmf[server]'. The tables show the same numbers."));
+      reject(new Error("Charts need plotly.js: in a clone of nbmf, run pip install '.[server]'. The tables show the same numbers."));
     };
     document.head.append(element);
   });
