@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 import nbmf
-from nbmf.cli.options import json_option
+from nbmf.cli.options import Values, json_option
 from nbmf.cli.terminal import sentences, show, show_json
 from nbmf.inference.progress import RunsProgress, Stopwatch
 
@@ -45,14 +45,14 @@ def warm(as_json: bool) -> None:
 
 def _models() -> Iterator[Any]:
     """Return estimators that between them run every loop, in both precisions."""
-    few = {"max_iter": 2, "tol": 0.0, "random_state": 0}
+    few: Values = {"max_iter": 2, "tol": 0.0, "random_state": 0}
     for dtype in ("float32", "float64"):
         for inference in ("cavi", "mm"):
             same = {**few, "dtype": dtype, "inference": inference}
             yield nbmf.PoissonMF(2, **same)
             yield from (nbmf.NBMF(2, exposure=exposure, n_clusters=2, **same) for exposure in ("exact", "tied"))
-        for each in ({"rates": "per_row"}, {"shapes": "learn"}, {"accelerate": True}):
-            yield nbmf.NBMF(2, dtype=dtype, **few, **each)
+        more: tuple[Values, ...] = ({"rates": "per_row"}, {"shapes": "learn"}, {"accelerate": True})
+        yield from (nbmf.NBMF(2, dtype=dtype, **few, **each) for each in more)
         for learned in ("learn", "learn_per_user", "learn_per_item"):
             yield nbmf.NBMF(2, dtype=dtype, concentration=learned, exposure="exact", **few)
         yield from (nbmf.NBSLIM(n_neighbors=n, max_iter=2, dtype=dtype) for n in (None, 2))
