@@ -68,6 +68,16 @@ def _use(model: Any, folder: Path) -> None:
     loaded = nbmf.load(folder / "warm.nbmf")
     Views(loaded, "warm").warm_up()
     nbmf.evaluate(loaded, train, test)
+    users, items = train.users[:2].tolist(), train.items[:2].tolist()
+    own = dict.fromkeys(users, items)
+    loaded.recommend()
+    for choice in ({"exclude_seen": False}, {"allow": items}, {"deny": items}, {"allow": own}, {"deny": own}):
+        loaded.recommend(users, **choice)
+    for choice in ({"exclude_seen": False}, {"allow": items}):
+        loaded.recommend_for(dict.fromkeys(items, 1), **choice)
+    if hasattr(loaded, "transform"):
+        loaded.score(train)
+        loaded.transform(train)
 
 
 def loops() -> list[Any]:
