@@ -445,10 +445,10 @@ def server_under_attack(folder: Path) -> Iterator[Attack]:
 
 def torture(seconds: float, seed: int, most: int | None = None, case: int | None = None) -> int:
     """Send requests for so many seconds, and return the exit code."""
-    attack, n, growth, end = None, case or 0, 0.0, time.monotonic() + seconds
+    attack, n, growth = None, case or 0, 0.0
     try:
         with tempfile.TemporaryDirectory() as folder, server_under_attack(Path(folder)) as attack:
-            before = 0.0
+            before, end = attack.memory(), time.monotonic() + seconds
             while time.monotonic() < end and n != most:
                 if attack.counts["sent"] <= WARM_UP:
                     before = max(before, attack.memory()) if attack.counts["sent"] % 50 == 0 else before
