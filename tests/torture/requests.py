@@ -151,6 +151,7 @@ class Attack:
                     time.sleep(0.001)
             if linger:
                 self.lingering.append(connection)
+                connection = None
                 if len(self.lingering) > MOST_LINGERING:
                     self.lingering.pop(0).close()
                 return
@@ -159,7 +160,7 @@ class Attack:
         except (ConnectionError, BrokenPipeError):
             self.counts["closed"] += 1
         finally:
-            if not linger:
+            if connection is not None:
                 connection.close()
 
     def receive(self, connection: socket.socket, is_head: bool) -> bytes | None:
