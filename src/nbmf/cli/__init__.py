@@ -2,7 +2,7 @@
 
 import click
 
-from nbmf.cli import compare, demo, evaluate, fit, plan, recommend, reproduce, serve, tune
+from nbmf.cli import compare, demo, evaluate, fit, plan, recommend, reproduce, serve, tune, warm
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -21,3 +21,4 @@ main.add_command(tune.tune)
 main.add_command(reproduce.reproduce)
 main.add_command(serve.serve)
 main.add_command(serve.explore)
+main.add_command(warm.warm)

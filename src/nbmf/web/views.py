@@ -16,6 +16,7 @@ from nbmf.web.names import Index
 
 Plain = dict[str, Any]
 Counts = Iterable[tuple[Any, float]]  # items and their counts; those of an item that occurs twice are added
+Given = Iterable[Any] | None  # ids as they arrive
 
 FAST_CELLS = 2_000_000  # items × factors up to which the scores of one user take less than a millisecond
 MOST_MAPPED = 20_000  # items on the map: those with most users
@@ -112,25 +113,48 @@ class Views:
             self.recommend_for([(item, 1)], 1, 0.9)
         if self.abilities["explain"]:
             self.explain(user, item, 1)
+        if self.abilities["similar_items"]:
+            self.similar_items(item, 1)
+        if self.abilities["similar_users"]:
+            self.similar_users(user, 1)
 
-    def recommend(self, user: str, n: int, level: float | None = None, include_seen: bool = False) -> Plain:
-        """Return the best items for a user; with a level, also an interval of each count, and P(y ≥ 1)."""
-        known = self._id(self.users, user)
-        best = self.model.recommend(known, n=n, exclude_seen=not include_seen)
-        return {"model": self.mark, "user": known, "items": self._ranked(best, "predictive", known, level)}
+    def recommend(self, user: str, n: int, level: float | None = None, **choice: Any) -> Plain:
+        """Return the best items for a user; with a level, also an interval of each count, and P(y ≥ 1).
 
-    def recommend_for(self, counts: Counts, n: int, level: float | None = None) -> Plain:
-        """Return the same for a user who is not in the training data."""
+        The choice is made by `include_seen`, and by `allow` and `deny`, lists of item ids.
+        """
+        [found] = self.recommend_to_all([user], n, level, **choice)["users"]
+        return {"model": self.mark, **found}
+
+    def recommend_to_all(self, users: Iterable[Any], n: int, level: float | None = None, **choice: Any) -> Plain:
+        """Return the best items for each of several users."""
+        known = [self._id(self.users, str(user)) for user in users]
+        best = self.model.recommend(known, n=n, **self._filter(**choice))
+        ranked = (self._ranked(best, row, "predictive", user, level) for row, user in enumerate(known))
+        found = [{"user": user, "items": items} for user, items in zip(known, ranked, strict=True)]
+        return {"model": self.mark, "users": found}
+
+    def recommend_for(self, counts: Counts, n: int, level: float | None = None, **choice: Any) -> Plain:
+        """Return the best items for a user who is not in the training data."""
         self._need("recommend_for")
         basket = self._basket(counts)
-        best = self.model.recommend_for(basket, n=n)
-        return {"model": self.mark, "user": None, "items": self._ranked(best, "predictive_for", basket, level)}
+        best = self.model.recommend_for(basket, n=n, **self._filter(**choice))
+        return {"model": self.mark, "user": None, "items": self._ranked(best, 0, "predictive_for", basket, level)}
 
-    def _ranked(self, best: Any, method: str, whose: Any, level: float | None) -> list[Plain]:
-        found = ~np.isneginf(best.scores[0])
+    def _filter(self, include_seen: bool = False, allow: Given = None, deny: Given = None) -> Plain:
+        """Return what may be recommended, in the model's own terms."""
+        lists = {
+            name: [self._id(self.items, str(item)) for item in given]
+            for name, given in (("allow", allow), ("deny", deny))
+            if given is not None
+        }
+        return {"exclude_seen": not include_seen, **lists}
+
+    def _ranked(self, best: Any, row: int, method: str, whose: Any, level: float | None) -> list[Plain]:
+        found = ~np.isneginf(best.scores[row])
         # with fewer than n items left, ids are objects that stand beside None
-        items = best.items[0][found].astype(self.items.ids.dtype)
-        columns = {"score": best.scores[0][found]}
+        items = best.items[row][found].astype(self.items.ids.dtype)
+        columns = {"score": best.scores[row][found]}
         if level is not None and len(items) and self.abilities[method]:
             # some models have a distribution of counts under some of their settings only
             with suppress(ValueError, AttributeError):
