@@ -132,7 +132,7 @@ def private_folder() -> str | None:
     else may be able to replace it.
     """
     remedy = "to choose a folder, set NUMBA_CACHE_DIR"
-    with suppress(OSError):
+    with suppress(OSError, AttributeError):  # Windows has no getuid
         parent = tempfile.gettempdir()
         folder = os.path.join(parent, f"nbmf-{os.getuid()}")
         with suppress(FileExistsError):
