@@ -101,6 +101,7 @@ class Folds(NamedTuple):
     steps: NDArray[np.int64]
 
 
+BACKENDS = ("auto", "cpu", "gpu", "gpu-bf16", "reference")
 COMPILED = ("poisson", "negative_binomial")
 """Kinds of likelihood for which there are kernels."""
 
@@ -179,7 +180,7 @@ def make_backend(name: str, n_threads: int | None = None, work: float = 0.0) -> 
         return Cpu(n_threads)
     if name == "reference":
         return Reference()
-    raise ValueError(f"backend is {name!r}; it must be 'auto', 'cpu', 'gpu', 'gpu-bf16' or 'reference'")
+    raise ValueError(f"backend is {name!r}; it must be one of {', '.join(map(repr, BACKENDS))}")
 
 
 def find_device(name: str, work: float, n_rows: int) -> Any:

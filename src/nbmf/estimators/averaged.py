@@ -9,6 +9,7 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from nbmf.estimators.factorization import Factorization
+from nbmf.estimators.factorize import check_seed, check_whole
 from nbmf.estimators.files import save_average
 from nbmf.estimators.fit import AverageFit
 from nbmf.estimators.nbmf import NBMF
@@ -64,8 +65,7 @@ class Averaged(Factorization):
 
     def fit(self, X: Any, y: None = None, **control: Any) -> Self:
         """Fit all starts, with the arguments of the estimator's own fit; they cannot share a checkpoint."""
-        if not isinstance(self.n_runs, int | np.integer) or self.n_runs < 1:
-            raise ValueError(f"n_runs is {self.n_runs!r}; it must be a whole number from 1")
+        self._check_settings()
         for name in ("checkpoint", "resume"):
             if control.get(name) is not None:
                 raise ValueError(f"{name} belongs to one start; fit the members one by one to keep checkpoints of them")
@@ -87,8 +87,7 @@ class Averaged(Factorization):
     def save(self, path: Path) -> None:
         """Write all members to one file, from which `nbmf.load(path)` restores their average."""
         self._check_unchanged()
-        members = [(type(m).__name__, m.get_params(deep=False), m.result_) for m in self.members_]
-        save_average(path, {"n_runs": self.n_runs, "random_state": self.random_state}, members)
+        save_average(path, self)
 
     @property
     def _example(self) -> Any:
@@ -98,6 +97,11 @@ class Averaged(Factorization):
 
     def _algorithm(self) -> Algorithm:
         return self._example._algorithm()  # type: ignore[no-any-return]
+
+    def _check_settings(self) -> None:
+        check_whole("n_runs", self.n_runs)
+        check_seed(self.random_state)
+        self._example._check_settings()
 
     def _unite(self, members: Sequence[Factorization]) -> None:
         result = AverageFit.of([member.result_ for member in members])

@@ -7,7 +7,7 @@ what only models with factors can answer.
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from numbers import Integral, Real
+from numbers import Integral
 from os import PathLike
 from typing import Any
 
@@ -23,7 +23,7 @@ from nbmf.data.interactions import Ids, Interactions, canonical, check_counts, c
 from nbmf.data.text import ReadError, choose_columns, list_interactions
 from nbmf.estimators import explain, predictive, recommend
 from nbmf.estimators.explain import Explanation, Similar
-from nbmf.estimators.factorize import Data
+from nbmf.estimators.factorize import Data, as_number, check_whole
 from nbmf.estimators.files import save
 from nbmf.estimators.fit import FitResult, NewRows
 from nbmf.estimators.fold_in import Resources
@@ -34,6 +34,7 @@ from nbmf.model.factors import Array
 from nbmf.storage.container import Path
 
 RECORDED = ("n_features_in_", "feature_names_in_")  # what scikit-learn records of the data before it is fitted
+FLAGS = {"accelerate", "binarize"}  # settings that are True or False
 MOST_LISTED = 8  # columns of a table of interactions
 
 
@@ -182,7 +183,7 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
         The file is replaced as a whole or not at all, is checked when it is loaded, and loading it runs no code. Its
         format is documented in docs/format.md. Ids must be strings or numbers.
         """
-        save(path, type(self).__name__, self.get_params(deep=False), self._fit)
+        save(path, self, self._fit)
 
     @property
     def _fit(self) -> FitResult:
@@ -257,17 +258,18 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
         self.__dict__ |= {name: value for name, value in settings.items() if name not in ("self", "__class__")}
 
     def _check_settings(self) -> None:
-        """Check the settings that all estimators have."""
-        if not isinstance(self.max_iter, Integral) or self.max_iter < 1:
-            raise ValueError(f"max_iter is {self.max_iter!r}; it must be a whole number from 1")
-        if self.n_threads is not None and (not isinstance(self.n_threads, Integral) or self.n_threads < 1):
-            raise ValueError(
-                f"n_threads is {self.n_threads!r}; it must be a whole number from 1, or None for all cores"
-            )
-        if not isinstance(self.tol, Real) or not float(self.tol) >= 0:
+        """Check the settings that all estimators have; `fit`, `save` and `nbmf.load` do."""
+        check_whole("max_iter", self.max_iter)
+        if self.n_threads is not None:
+            check_whole("n_threads", self.n_threads, ", or None for all cores")
+        if not as_number(self.tol) >= 0:
             raise ValueError(f"tol is {self.tol!r}; it must be 0 (never stop early) or a positive number")
         if not any(self.dtype == dtype for dtype in (np.float32, np.float64, "float32", "float64")):
             raise ValueError(f"dtype is {self.dtype!r}; it must be 'float32' or 'float64'")
+        if not isinstance(self.verbose, Integral) or self.verbose < 0:
+            raise ValueError(f"verbose is {self.verbose!r}; it must be True, False or a whole number from 0")
+        for name in FLAGS & self.get_params(deep=False).keys():
+            one_of(name, getattr(self, name), (True, False))
 
     def __sklearn_tags__(self) -> Tags:
         tags: Tags = super().__sklearn_tags__()

@@ -1,7 +1,7 @@
 """Estimators with factors: the facade of everything that needs W and H."""
 
 import math
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, Self, cast
 
 import numpy as np
@@ -10,12 +10,12 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
 
-from nbmf.backends import make_backend
+from nbmf.backends import BACKENDS, make_backend
 from nbmf.data.interactions import FORMS, Interactions
 from nbmf.estimators import explain, grow, predictive
 from nbmf.estimators.base import Recommender, has_row_ids, one_of
 from nbmf.estimators.explain import Exposures, Similar, TopItems
-from nbmf.estimators.factorize import Control, factorize
+from nbmf.estimators.factorize import Control, as_number, check_seed, check_whole, factorize
 from nbmf.estimators.fit import FactorFit
 from nbmf.estimators.predictive import Predictive
 from nbmf.inference.accelerate import Accelerated
@@ -327,9 +327,6 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         """Return the number of item clusters whose zero cells share an exposure; None ties nothing."""
         if not likelihood.has_exposure:
             return None
-        one_of("exposure", self.exposure, ("auto", "exact", "tied"))
-        if self.n_clusters < 1:
-            raise ValueError(f"n_clusters is {self.n_clusters}; it must be a whole number from 1")
         cells = matrix.shape[0] * matrix.shape[1]
         cheap = cells <= max(CHEAP_CELLS, CHEAP_CELLS_PER_NONZERO * matrix.nnz)
         return None if self.exposure == "exact" or (self.exposure == "auto" and cheap) else self.n_clusters
@@ -349,14 +346,23 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        if not isinstance(self.n_components, Integral) or self.n_components < 1:
-            raise ValueError(f"n_components is {self.n_components!r}; it must be a whole number from 1")
+        check_whole("n_components", self.n_components)
         for name in ("user_shape", "item_shape"):
             value = getattr(self, name)
-            if not isinstance(value, Real) or not 0 < float(value) < np.inf:
+            if not 0 < as_number(value) < np.inf:
                 raise ValueError(f"{name} is {value!r}; a gamma prior needs a positive shape")
         one_of("inference", self.inference, ALGORITHMS)
         self._input()
+        one_of("backend", self.backend, BACKENDS)
+        if "exposure" in self.get_params(deep=False):
+            one_of("exposure", self.exposure, ("auto", "exact", "tied"))
+            check_whole("n_clusters", self.n_clusters)
+        is_pair = isinstance(self.init, tuple | list) and len(self.init) == 2
+        if not is_pair and not (isinstance(self.init, str) and self.init == "random"):
+            raise ValueError(f"init is {self.init!r}; it must be 'random' or a pair of arrays (W0, H0)")
+        check_seed(self.random_state)
+        self._likelihood()
+        self._learned()
 
     def __sklearn_tags__(self) -> Tags:
         tags: Tags = super().__sklearn_tags__()

@@ -1,11 +1,13 @@
 """One factorization: settings and counts in, a `FactorFit` out."""
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,6 +88,31 @@ class Data:
     matrix: sp.csr_array
     item_names: Ids | None
     has_feature_names: bool
+
+
+def check_whole(name: str, value: Any, otherwise: str = "") -> None:
+    """Refuse a setting that is not a whole number from 1."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"{name} is {value!r}; it must be a whole number from 1{otherwise}")
+    if int(value) >= 2**63:
+        raise ValueError(f"{name} is {value!r}; it must be below 2**63{otherwise}")
+
+
+def as_number(value: Any) -> float:
+    """Return a setting as a number, NaN if it is none or none that a float can hold."""
+    try:
+        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        return math.nan
+
+
+def check_seed(value: Any) -> None:
+    """Refuse what cannot seed a random generator."""
+    try:
+        check_random_state("" if isinstance(value, bool) else value)
+    except (TypeError, ValueError):
+        wanted = "None, a whole number from 0 to 2**32 - 1, or a RandomState"
+        raise ValueError(f"random_state is {value!r}; it must be {wanted}") from None
 
 
 def factorize(
@@ -185,11 +212,9 @@ def occupancy(fit: FactorFit) -> Occupancy:
 
 def _starts(settings: Any, shape: tuple[int, int], rng: np.random.RandomState) -> tuple[Array, Array]:
     sizes, init, dtype = [(n, settings.n_components) for n in shape], settings.init, settings.dtype
-    if isinstance(init, str) and init == "random":
+    if isinstance(init, str):  # "random"
         users, items = (rng.gamma(1.0, 1.0, size).astype(dtype) for size in sizes)
         return users, items
-    if not isinstance(init, tuple | list) or len(init) != 2:
-        raise ValueError(f"init is {init!r}; it must be 'random' or a pair of arrays (W0, H0)")
     users, items = (np.ascontiguousarray(values, dtype=dtype) for values in init)
     for name, values, size in (("W0", users, sizes[0]), ("H0", items, sizes[1])):
         if values.shape != size:

@@ -167,7 +167,7 @@ def fold_plainly(counts: sp.csr_array, side: FixedSide, until: Steps, *, start: 
 
 def stopping_tolerance(tol: float, dtype: np.dtype[Any]) -> float:
     """Return a fit's tolerance for the relative change of a row, but not less than rounding can reach."""
-    return min(max(tol, 4 * float(np.finfo(dtype).eps)), 1.0)  # a fit may ask for one sweep by tol=inf
+    return min(max(float(tol), 4 * float(np.finfo(dtype).eps)), 1.0)  # a fit may ask for one sweep by tol=inf
 
 
 def even_start(counts: sp.csr_array, side: FixedSide) -> NDArray[np.float64]:

@@ -220,7 +220,8 @@ class NegativeBinomial(Likelihood):
 
     def __post_init__(self) -> None:
         α = self.concentration
-        if not isinstance(α, Real | np.ndarray) or not np.all((np.asarray(α) > 1e-30) & (np.asarray(α) < 1e30)):
+        is_number = isinstance(α, Real | np.ndarray) and not isinstance(α, bool)
+        if not is_number or not np.all((np.asarray(α) > 1e-30) & (np.asarray(α) < 1e30)):
             raise ValueError(
                 f"concentration is {self.concentration!r}; it must be a positive number (large is close to Poisson)"
             )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from io import BufferedReader
 from math import prod
+from reprlib import repr as shortened
 from typing import IO, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -49,17 +50,18 @@ class MissingStorageError(StorageError, FileNotFoundError):
 
 @dataclass(frozen=True)
 class Contents:
-    """A JSON document and arrays as a file holds them: intact, but not yet checked to make sense."""
+    """A JSON document and arrays as a file holds them, or is about to: intact, but not yet checked to make sense."""
 
     path: str
     document: dict[str, Any]
     arrays: Arrays
+    remedy: str = "this is not how nbmf writes a file, so write it again"
 
     def value(self, name: str, kind: type[Value]) -> Value:
         """Return an entry of the document, which must have this type."""
         found = self.document.get(name)
         if type(found) is not kind:
-            raise self.fault(f"its entry {name!r} is {found!r}, not of type {kind.__name__}")
+            raise self.fault(f"its entry {name!r} is {shortened(found)}, not of type {kind.__name__}")
         return found
 
     def array(self, name: str, kinds: str, *shape: int | None) -> Array:
@@ -74,8 +76,13 @@ class Contents:
         return found
 
     def fault(self, what: str) -> StorageError:
-        """Return the error for a file whose checksums are right but whose contents nbmf would never write."""
-        return StorageError(f"{self.path}: {what}; this is not how nbmf writes a file, so write it again")
+        """Return the error for contents that nbmf would never read, whatever their checksums."""
+        return StorageError(f"{self.path}: {what}; {self.remedy}")
+
+
+def unwritten(path: Path, document: dict[str, Any], arrays: Arrays) -> Contents:
+    """Return contents that are about to be written, for their reader to refuse what it would refuse in a file."""
+    return Contents(os.fspath(path), document, arrays, "nbmf could not read that back, so nothing was written")
 
 
 class Stream(NamedTuple):
