@@ -31,6 +31,8 @@ def test_an_unfinished_fit_says_so(model):
     gain = (model.objective_[-1] - model.objective_[-2]) / abs(model.objective_[-2])
     for part in (f"{type(model).__name__} has not converged after max_iter=4", f"by {gain:.1e} of", "accelerate=True"):
         assert part in text
+    [(_, text)] = said_by(model.set_params(accelerate=True), small_matrix())
+    assert text.endswith("raise max_iter")
 
 
 @pytest.mark.parametrize(

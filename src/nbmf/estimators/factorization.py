@@ -78,9 +78,9 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         Parameters
         ----------
         X : Interactions, sparse matrix, array or data frame
-            Of shape (n_users, n_items), any finite numbers from 0. What a sparse matrix does not store is a zero.
+            Of shape (n_users, n_items), any finite numbers from 0. What a sparse matrix does not store is a zero. The
+            index of a pandas data frame, unless it is the default one, names the users, and its columns the items.
             The models are of whole numbers; fractions, such as weights, go through the same formulas without a warning.
-            The index of a pandas data frame, unless it is the default one, names the users, and its columns the items.
         unknown : Interactions, sparse matrix or array, optional
             Of X's shape and ids. The cells it stores are left out of the likelihood, whatever X has there: a missing
             count does not mean zero.

@@ -156,8 +156,8 @@ def factorize(
         gain = (kept.objective - kept.before) / abs(kept.before) if kept.before else np.inf
         warnings.warn(
             f"{type(settings).__name__} has not converged after max_iter={until.max_iter} sweeps: the last one raised "
-            f"the objective by {gain:.1e} of its size, and tol is {until.tol:g}; raise max_iter, or set "
-            "accelerate=True",
+            f"the objective by {gain:.1e} of its size, and tol is {until.tol:g}; raise max_iter"
+            + ("" if settings.accelerate else ", or set accelerate=True"),
             ConvergenceWarning,
             stacklevel=3,
         )

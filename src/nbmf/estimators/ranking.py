@@ -334,7 +334,7 @@ def most_typical(
     share (0.25 and 0.26), and 399 of 400 items were listed once.
 
     >>> most_typical(np.array([5.0, 4.0, 0.1]), np.array([50.0, 5.0, 0.1]), 2)[0]
-    array([1, 0])
+    array([1, 2])
     """
     share = np.divide(expected, total, out=np.zeros(len(total)), where=total > 0)
     worth = expected * share**2
