@@ -145,7 +145,8 @@ def _add_answers(app: FastAPI, served: ServedModel, ask: Callable[..., Awaitable
     @app.post("/api/recommend", response_model=schema.Recommendations, summary="Recommend items to a new user")
     async def recommend_for(basket: schema.Basket) -> Response:
         counts = [(row.item, row.count) for row in basket.items]
-        return await ask(lambda views: views.recommend_for(counts, basket.n, basket.level))
+        by_lift = basket.order == "lift"
+        return await ask(lambda views: views.recommend_for(counts, basket.n, basket.level, by_lift))
 
     @app.get("/api/explain", response_model=schema.Reasons, summary="Explain a user's score of an item")
     async def explain(user: User, item: Item, n: Number = 10) -> Response:
@@ -159,6 +160,10 @@ def _add_answers(app: FastAPI, served: ServedModel, ask: Callable[..., Awaitable
     @app.get("/api/exposures", response_model=schema.History, summary="List a user's items with their exposures")
     async def exposures(user: User, n: Number = schema.MOST_ITEMS) -> Response:
         return await ask(lambda views: views.history(user, n))
+
+    @app.get("/api/item", response_model=schema.Whole, summary="Describe an item: its counts, users and factors")
+    async def item(item: Item, n: Number = 10) -> Response:
+        return await ask(lambda views: views.item(item, n))
 
     @app.get("/api/similar/items", response_model=schema.Items, summary="List the most similar items")
     async def similar_items(item: Item, n: Number = 10) -> Response:
@@ -176,6 +181,10 @@ def _add_answers(app: FastAPI, served: ServedModel, ask: Callable[..., Awaitable
     async def search_users(q: Text = "", n: Number = 10) -> Response:
         return await ask(lambda views: views.search_users(q, n))
 
+    @app.get("/api/search/factors", response_model=schema.Whole, summary="Search factors by the names of their items")
+    async def search_factors(q: Text = "") -> Response:
+        return await ask(lambda views: views.search_factors(q))
+
     @app.get("/api/factors", response_model=schema.Whole, summary="List the factors with their top items and users")
     async def factors() -> Response:
         return await ask(lambda views: views.factors)
@@ -183,6 +192,10 @@ def _add_answers(app: FastAPI, served: ServedModel, ask: Callable[..., Awaitable
     @app.get("/api/map", response_model=schema.Whole, summary="Place the items on a map")
     async def item_map() -> Response:
         return await ask(lambda views: views.map)
+
+    @app.get("/api/counts", response_model=schema.Whole, summary="Count the training counts by size")
+    async def counts() -> Response:
+        return await ask(lambda views: views.count_sizes)
 
     @app.get("/api/fit", response_model=schema.Whole, summary="Return the objective after each sweep of the fit")
     async def fit() -> Response:

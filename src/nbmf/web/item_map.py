@@ -17,7 +17,8 @@ Array = NDArray[np.float64]
 TURN = np.pi * (3 - np.sqrt(5))  # the angle between sunflower seeds, which fill a disc evenly
 SPACING = 1.0  # between neighbouring items
 STEPS = 400  # in which overlapping islands are pushed apart
-GAP = 1.5  # between islands, in spacings
+GAP = 1.5  # between islands, in spacings, and at least
+LABEL_GAP = 0.08  # of the size of the map, so that a name fits between two islands
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,14 +57,41 @@ def largest_factors(users: NDArray[Any], items: NDArray[Any], n_factors: int, n:
 
 
 def _most_typical(expected: NDArray[Any], total: NDArray[Any], n: int) -> tuple[NDArray[np.intp], Array]:
-    """Return the n rows of largest expected count × share of the factor, with these shares."""
+    """Return the n rows of largest expected count × share of the factor, with these shares, largest share first."""
     share = np.divide(expected, total, out=np.zeros(len(total)), where=total > 0)
     worth = expected * share
     n = min(n, len(worth))
     best = np.argpartition(-worth, n - 1)[:n]
-    best = best[np.lexsort((best, -worth[best]))]
+    best = best[np.lexsort((best, -share[best]))]
     best = best[worth[best] > 0]
     return best, share[best].round(4)
+
+
+def by_factor(shares: Array, n: int) -> dict[int, list[int]]:
+    """Return the rows that have each factor among their n largest, largest share first.
+
+    >>> by_factor(np.array([[0.6, 0.4, 0.0], [0.1, 0.9, 0.0]]), 1)
+    {0: [0], 1: [1]}
+    """
+    best = np.argsort(-shares, axis=1, kind="stable")[:, :n]
+    rows = {k: np.flatnonzero((best == k).any(axis=1)) for k in np.unique(best).tolist()}
+    return {k: found[np.argsort(-shares[found, k], kind="stable")].tolist() for k, found in rows.items()}
+
+
+def sizes_of(counts: NDArray[Any]) -> list[dict[str, int]]:
+    """Return how many counts there are from each of 0, 1, 2, 3, 4, 5, 10, 20, 50, 100, … up to the next.
+
+    >>> sizes_of(np.array([3, 3, 4, 12]))[:2]
+    [{'least': 3, 'below': 4, 'n': 2}, {'least': 4, 'below': 5, 'n': 1}]
+    """
+    edges = [0, 1, 2, 3, 4, 5, 10]
+    while counts.size and edges[-1] <= counts.max():
+        edges.append(round(edges[-1] * (2.5 if str(edges[-1])[0] == "2" else 2)))
+    n = np.histogram(counts, edges)[0].tolist()
+    held = [place for place, found in enumerate(n) if found]
+    return (
+        [{"least": edges[k], "below": edges[k + 1], "n": n[k]} for k in range(min(held), max(held) + 1)] if held else []
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,15 +103,25 @@ class ItemMap:
     share: Array  # of that factor in each item
     middle: Array  # of each factor's island, factors × 2
     radius: Array  # of each factor's island, 0 without items
-    rank: NDArray[np.intp]  # of each factor by expected counts, from 0
+
+
+def factor_shares(rows: NDArray[Any], others: Array) -> Array:
+    """Return the share of each factor in each of these users or items, given the sums of the other side's factors.
+
+    >>> factor_shares(np.array([[1.0, 1.0], [0.0, 0.0]]), np.array([1.0, 3.0]))
+    array([[0.25, 0.75],
+           [0.5 , 0.5 ]])
+    """
+    expected = rows * others
+    total = expected.sum(axis=1, keepdims=True)
+    return np.divide(expected, total, out=np.full(expected.shape, 1 / expected.shape[1]), where=total > 0)
 
 
 def draw_map(users: NDArray[Any], items: NDArray[Any]) -> ItemMap:
     """Place items by their shares of the factors; users and items are users × K and items × K."""
-    expected = items * users.sum(axis=0, dtype=np.float64)
-    per_item, per_factor = expected.sum(axis=1, keepdims=True), expected.sum(axis=0)
-    n_items, n_factors = expected.shape
-    shares = np.divide(expected, per_item, out=np.full_like(expected, 1 / n_factors), where=per_item > 0)
+    of_users = users.sum(axis=0, dtype=np.float64)
+    shares, per_factor = factor_shares(items, of_users), of_users * items.sum(axis=0, dtype=np.float64)
+    n_items, n_factors = shares.shape
     # The largest factors dominate every item, so an item belongs to the factor it has most of relative to the average.
     average = np.maximum(per_factor / max(float(per_factor.sum()), np.finfo(float).tiny), 1e-9)
     factor = np.argmax(shares**1.5 / np.sqrt(average), axis=1)
@@ -94,8 +132,7 @@ def draw_map(users: NDArray[Any], items: NDArray[Any]) -> ItemMap:
     for k in np.flatnonzero(sizes).tolist():
         members = np.flatnonzero(factor == k)
         place[members] = middle[k] + _on_island(shares[members], k, middle)
-    rank = np.argsort(np.argsort(-per_factor, kind="stable"), kind="stable")
-    return ItemMap(place, factor, shares[np.arange(n_items), factor], middle, radius, rank)
+    return ItemMap(place, factor, shares[np.arange(n_items), factor], middle, radius)
 
 
 def _neighbourhood(shares: Array) -> Array:
@@ -117,8 +154,9 @@ def _neighbourhood(shares: Array) -> Array:
 
 def _push_apart(plane: Array, radius: Array) -> Array:
     """Return the middles of islands, drawn together and pushed apart until none overlap."""
-    middle = plane * 2.5 * np.sqrt((radius**2).sum())
-    reach = radius[:, None] + radius + GAP * SPACING
+    size = np.sqrt((radius**2).sum())
+    middle = plane * 2.5 * size
+    reach = radius[:, None] + radius + max(GAP * SPACING, LABEL_GAP * size)
     for step in range(STEPS):
         apart = middle[:, None] - middle
         distance = np.sqrt((apart**2).sum(axis=2)) + np.eye(len(middle))

@@ -1,7 +1,7 @@
 # ruff: noqa: D101 (most of these say what they are by their names and fields)
 """Shapes of requests and answers, for validation and for OpenAPI. Answers are written straight from the views."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt
 
@@ -31,6 +31,7 @@ class Basket(Shape):
     items: Annotated[list[Count], Field(max_length=MOST_ITEMS)]
     n: Annotated[int, Field(ge=1, le=MOST_ITEMS)] = 10
     level: Annotated[float | None, Field(gt=0, lt=1, description="Probability of the interval of each item")] = None
+    order: Annotated[Literal["score", "lift"], Field(description="lift: score relative to the mean count")] = "score"
 
 
 class Question(Shape):
@@ -60,11 +61,22 @@ class Recommended(Named):
     score: float | None
     interval: Annotated[list[int], Field(min_length=2, max_length=2)] | None = None
     at_least_one: float | None = None
+    lift: float | None = None
 
 
 class Recommendations(Answer):
     user: Id | None
     items: list[Recommended]
+    basket: Annotated[list[Named] | None, Field(description="The items of the request, if it has any")] = None
+
+
+class FactorShare(Shape):
+    """A factor: its position in the model, its rank by size from 0, and its share in a user or an item."""
+
+    factor: int
+    rank: int
+    name: str
+    share: float | None
 
 
 class UserItem(Named):
@@ -80,6 +92,7 @@ class History(Answer):
     user: Id
     n_items: int
     items: list[UserItem]
+    factors: Annotated[list[FactorShare], Field(description="Largest shares of the user's expected counts")] = []
 
 
 class Part(Named):

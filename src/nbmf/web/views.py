@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from nbmf.data.ids import Lookup
-from nbmf.web.item_map import draw_map, largest_factors
-from nbmf.web.names import Index
+from nbmf.web.item_map import FactorSummary, by_factor, draw_map, factor_shares, largest_factors, sizes_of
+from nbmf.web.names import Index, factor_name
 
 Plain = dict[str, Any]
 Counts = Iterable[tuple[Any, float]]  # items and their counts; those of an item that occurs twice are added
@@ -20,6 +20,10 @@ Counts = Iterable[tuple[Any, float]]  # items and their counts; those of an item
 FAST_CELLS = 2_000_000  # items × factors up to which the scores of one user take less than a millisecond
 MOST_MAPPED = 20_000  # items on the map: those with most users
 MOST_FACTORS, SHOWN_PER_FACTOR = 200, 8  # factors listed, and items and users listed for each
+MOST_MATCHES, FACTORS_PER_ITEM = 100, 3  # items that a search of the factors considers, and factors found for each
+SHOWN_SHARES = 5  # factors listed for a user, an item or a score
+LIFT_AMONG = 200  # items of largest score that are ranked by lift; the lift of rare items is mostly noise
+N_EXAMPLES = 25  # users to look at, one after the other
 
 
 class NoAnswerError(Exception):
@@ -60,9 +64,14 @@ class Views:
         self.counts = model.result_.counts  # users × items, as fitted
         self.n_users = np.bincount(self.counts.indices, minlength=len(self.names))  # of each item
         self.n_items = np.diff(self.counts.indptr)  # of each user
+        self.median_total = plain(float(np.median(np.asarray(self.counts.sum(axis=1)))))
         # ids to start with: a user with more items than most, and the item with most users
-        [user] = model.users_[[np.argsort(self.n_items, kind="stable")[len(self.n_items) * 3 // 4]]].tolist()
+        by_size = np.argsort(self.n_items, kind="stable")
+        [user] = model.users_[[by_size[len(by_size) * 3 // 4]]].tolist()
         self.example = {"user": user, "item": model.items_[[np.argmax(self.n_users)]].tolist()[0]}
+        # users with few and with many items in turns
+        places = np.unique(np.linspace(0, len(by_size) - 1, N_EXAMPLES).astype(int))
+        self.example_users = model.users_[by_size[places[np.argsort(np.arange(len(places)) * 7 % N_EXAMPLES)]]].tolist()
         self._item_index = Index(self.names, self.n_users)
         self._user_index = Index([str(user) for user in model.users_.tolist()], self.n_items)
         # where ranking items for a known user takes less time than handing the work to another thread
@@ -79,6 +88,7 @@ class Views:
             "n_users": len(self.users.ids),
             "n_items": len(self.items.ids),
             "n_counts": int(self.n_items.sum()),
+            "median_total": self.median_total,
             "n_factors": int(model.item_factors_.shape[1]) if self.abilities["factors"] else None,
             "concentration": plain(float(np.mean(concentration))) if concentration.size else None,
             "has_names": self.has_names,
@@ -93,14 +103,21 @@ class Views:
             and not getattr(model, "binarize", False),
             "can": self.abilities,
             "example": self.example,
+            "example_users": self.example_users,
         }
 
     def fit(self) -> Plain:
-        """Return the objective after each sweep and, if recorded, the seconds up to then."""
+        """Return the objective after each sweep, the seconds up to then if recorded, and `tol` if it is relative."""
         self._need("fit")
         objective = plain(self.model.objective_)
         seconds = list(self.seconds) if self.seconds and len(self.seconds) == len(objective) else None
-        return {"model": self.mark, "objective": objective, "seconds": seconds}
+        tol = plain(self.model.tol) if self.abilities["factors"] else None
+        return {"model": self.mark, "objective": objective, "seconds": seconds, "tol": tol}
+
+    @cached_property
+    def count_sizes(self) -> Plain:
+        """How many counts there are of each size."""
+        return {"model": self.mark, "sizes": sizes_of(self.counts.data)}
 
     def warm_up(self) -> None:
         """Ask each kind of question once, so that code is compiled and lookups are made before the first client."""
@@ -119,18 +136,30 @@ class Views:
         best = self.model.recommend(known, n=n, exclude_seen=not include_seen)
         return {"model": self.mark, "user": known, "items": self._ranked(best, "predictive", known, level)}
 
-    def recommend_for(self, counts: Counts, n: int, level: float | None = None) -> Plain:
-        """Return the same for a user who is not in the training data."""
+    def recommend_for(self, counts: Counts, n: int, level: float | None = None, by_lift: bool = False) -> Plain:
+        """Return the same for a user who is not in the training data, with the names of the items given.
+
+        With `by_lift`, items are ranked by how many times larger their score is than their mean count over all users.
+        """
         self._need("recommend_for")
         basket = self._basket(counts)
-        best = self.model.recommend_for(basket, n=n)
-        return {"model": self.mark, "user": None, "items": self._ranked(best, "predictive_for", basket, level)}
+        best = self.model.recommend_for(basket, n=max(n, LIFT_AMONG) if by_lift else n)
+        items = self._ranked(best, "predictive_for", basket, level, n if by_lift else None)
+        given = self._rows(np.array(list(basket), self.items.ids.dtype))
+        return {"model": self.mark, "user": None, "items": items, "basket": given}
 
-    def _ranked(self, best: Any, method: str, whose: Any, level: float | None) -> list[Plain]:
+    def _ranked(
+        self, best: Any, method: str, whose: Any, level: float | None, n_by_lift: int | None = None
+    ) -> list[Plain]:
         found = ~np.isneginf(best.scores[0])
         # with fewer than n items left, ids are objects that stand beside None
         items = best.items[0][found].astype(self.items.ids.dtype)
         columns = {"score": best.scores[0][found]}
+        if n_by_lift is not None:
+            mean = self._totals[self.items.positions(items)] / len(self.users.ids)
+            lift = np.divide(columns["score"], mean, out=np.zeros(len(mean)), where=mean > 0)
+            order = np.argsort(-lift, kind="stable")[:n_by_lift]
+            items, columns = items[order], {"score": columns["score"][order], "lift": lift[order]}
         if level is not None and len(items) and self.abilities[method]:
             # some models have a distribution of counts under some of their settings only
             with suppress(ValueError, AttributeError):
@@ -152,7 +181,30 @@ class Views:
             order = np.argsort(-row.data, kind="stable")
             items, columns = self.items.ids[row.indices[order]], {"count": row.data[order]}
         rows = self._rows(items[:n], **{name: values[:n] for name, values in columns.items()})
-        return {"model": self.mark, "user": known, "n_items": len(items), "items": rows}
+        factors = {}
+        if self.abilities["factors"]:
+            factors["factors"] = self._shares(self.model.user_factors_[self.users.positions(known)], self._sums[1])
+        return {"model": self.mark, "user": known, "n_items": len(items), "items": rows, **factors}
+
+    def item(self, item: str, n: int) -> Plain:
+        """Return an item: how often it was taken and by whom, and the factors it consists of."""
+        known = self._id(self.items, item)
+        [place] = self.items.positions(known)
+        cells = np.flatnonzero(self.counts.indices == place)
+        counts = self.counts.data[cells]
+        order = np.argsort(-counts, kind="stable")[:n]
+        users = np.searchsorted(self.counts.indptr, cells[order], side="right") - 1
+        factors = self._shares(self.model.item_factors_[[place]], self._sums[0]) if self.abilities["factors"] else []
+        return {
+            "model": self.mark,
+            "item": known,
+            "name": self.names[place],
+            "n_users": len(cells),
+            "total": plain(float(counts.sum())),
+            "sizes": sizes_of(counts),
+            "users": table(user=self.users.ids[users], count=counts[order]),
+            "factors": factors,
+        }
 
     def explain(self, user: str, item: str, n: int) -> Plain:
         """Return how much each of a user's items contributes to the score of another item."""
@@ -210,18 +262,55 @@ class Views:
     def factors(self) -> Plain:
         """The largest factors, with their share of all expected counts and their most typical items and users."""
         self._need("factors")
-        users, items = self.model.user_factors_, self.model.item_factors_
         factors = [
             {
-                "factor": one.factor,
-                "rank": rank,
+                **self._labels[one.factor],
                 "share": plain(one.share),
                 "items": self._rows(self.items.ids[one.items], share=one.item_shares),
                 "users": table(user=self.users.ids[one.users], share=one.user_shares),
             }
-            for rank, one in enumerate(largest_factors(users, items, MOST_FACTORS, SHOWN_PER_FACTOR))
+            for one in self._largest
         ]
-        return {"model": self.mark, "n_factors": int(items.shape[1]), "factors": factors}
+        return {"model": self.mark, "n_factors": int(self.model.item_factors_.shape[1]), "factors": factors}
+
+    def search_factors(self, wanted: str) -> Plain:
+        """Return the factors of all items whose names contain the words, each with those items."""
+        self._need("factors")
+        places = np.array(self._item_index.find(wanted, MOST_MATCHES), np.intp)
+        shares = factor_shares(self.model.item_factors_[places], self._sums[0])
+        factors = []
+        for k, rows in by_factor(shares, FACTORS_PER_ITEM).items():
+            items = self._rows(self.items.ids[places[rows]], share=shares[rows, k].round(4))
+            factors.append({**self._labels[k], "items": items[:SHOWN_PER_FACTOR]})
+        return {"model": self.mark, "factors": sorted(factors, key=lambda one: one["rank"])}
+
+    @cached_property
+    def _totals(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """The sum of the counts of each item."""
+        return np.bincount(self.counts.indices, self.counts.data, len(self.names))
+
+    @cached_property
+    def _sums(self) -> tuple[Any, Any]:
+        """The sums of the users' and of the items' factors."""
+        sides = self.model.user_factors_, self.model.item_factors_
+        return sides[0].sum(axis=0, dtype=np.float64), sides[1].sum(axis=0, dtype=np.float64)
+
+    @cached_property
+    def _largest(self) -> list[FactorSummary]:
+        return largest_factors(self.model.user_factors_, self.model.item_factors_, MOST_FACTORS, SHOWN_PER_FACTOR)
+
+    @cached_property
+    def _labels(self) -> dict[int, Plain]:
+        """Factors by position: rank by size, and a name made of the most typical items."""
+        ranked = np.argsort(-self._sums[0] * self._sums[1], kind="stable").tolist()
+        names = {one.factor: factor_name(self.names[place] for place in one.items.tolist()) for one in self._largest}
+        return {k: {"factor": k, "rank": n, "name": names.get(k) or f"Factor {n + 1}"} for n, k in enumerate(ranked)}
+
+    def _shares(self, row: Any, others: Any) -> list[Plain]:
+        """Return the largest factors of one user or item, given the sums of the other side's factors."""
+        [shares] = factor_shares(row, others)
+        best = np.argsort(-shares, kind="stable")[:SHOWN_SHARES].tolist()
+        return [{**self._labels[k], "share": plain(round(float(shares[k]), 4))} for k in best]
 
     @cached_property
     def map(self) -> Plain:
@@ -231,10 +320,11 @@ class Views:
         shown = np.sort(np.argsort(-self.n_users, kind="stable")[:MOST_MAPPED])
         islands = np.flatnonzero(drawn.radius > 0)
         (x, y), middle = drawn.place[shown].T.round(2), drawn.middle[islands].round(2)
-        ranks, radius = drawn.rank[islands], drawn.radius[islands].round(2)
+        radius, n_items = drawn.radius[islands].round(2), np.bincount(drawn.factor)[islands]
         return {
             "model": self.mark,
             "n_items": len(self.items.ids),
+            "n_factors": len(drawn.radius),
             "item": self.items.ids[shown].tolist(),
             "name": [self.names[place] for place in shown.tolist()],
             "x": x.tolist(),
@@ -242,7 +332,10 @@ class Views:
             "factor": drawn.factor[shown].tolist(),
             "share": drawn.share[shown].round(3).tolist(),
             "n_users": self.n_users[shown].tolist(),
-            "islands": table(factor=islands, rank=ranks, x=middle[:, 0], y=middle[:, 1], radius=radius),
+            "islands": [
+                {**self._labels[row["factor"]], **row}
+                for row in table(factor=islands, x=middle[:, 0], y=middle[:, 1], radius=radius, n_items=n_items)
+            ],
         }
 
     def _need(self, ability: str) -> None:
