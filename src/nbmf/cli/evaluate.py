@@ -72,15 +72,17 @@ def evaluate(source: Values, settings: Values, splitting: Values, model: str, as
 
 def check_test(train: "Interactions", test: "Interactions") -> None:
     """Refuse a test that is empty or was fitted as a whole, and report how much of it was fitted."""
+    from nbmf.evaluation.evaluate import fitted_pairs  # noqa: PLC0415 (numba takes a second to import)
+
     if not test.nnz:
         raise ValueError("there is nothing to test on; a larger --test-fraction or another --split holds out more")
-    n_fitted = int(((test.matrix != 0) * (train.matrix != 0)).nnz)
+    n_fitted, note = fitted_pairs(train, test)
     if n_fitted == test.nnz:
         remedy = "test on other data, or leave out --model-file and --test to hold out a part of DATA"
         raise ValueError(f"all test counts are in the data that was fitted, so there is nothing to find; {remedy}")
     if n_fitted:
-        what = f"{n_fitted:,} of {test.nnz:,} test counts are of pairs that were fitted"
-        click.echo(f"note: {what}; they are ranked last, like everything fitted", err=True)
+        click.echo(f"note: {note}", err=True)
+        warnings.filterwarnings("ignore", ".* of pairs that were fitted")  # `nbmf.evaluate` says the same
 
 
 def fit_named(name: str, train: "Interactions", settings: Values) -> Any:

@@ -162,3 +162,12 @@ def wrong_width(path: str, line: int, found: int, expected: int) -> ReadError:
     """Return the error for a line with too few or too many columns."""
     what = f"{found} column{'s' * (found != 1)}" if found else "a blank line"
     return ReadError(f"{path}, line {line}: {what} where {expected} columns are expected; quote ids with delimiters")
+
+
+def list_interactions(names: list[str]) -> bool:
+    """Return whether columns of these names hold a user and an item in each row.
+
+    >>> list_interactions(["user_id", "artist", "plays"]), list_interactions(["jazz", "folk"])
+    (True, False)
+    """
+    return {"user", "item"} <= set().union(*map(_roles, names))

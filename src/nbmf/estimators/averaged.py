@@ -1,5 +1,6 @@
 """`Averaged`: several starts, one model. The mean of their scores ranks better than any of them."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -74,7 +75,13 @@ class Averaged(Factorization):
             )
         rng = check_random_state(self.random_state)
         seeds = [int(rng.randint(np.iinfo(np.int32).max)) for _ in range(self.n_runs)]
-        self._unite([clone(self._example).set_params(random_state=seed).fit(X, **control) for seed in seeds])
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            members = [clone(self._example).set_params(random_state=seed).fit(X, **control) for seed in seeds]
+        self._unite(members)
+        for kind in dict.fromkeys(warning.category for warning in caught):
+            said = [str(warning.message) for warning in caught if warning.category is kind]
+            warnings.warn(f"{len(said)} of {len(members)} members: {said[0]}", kind, stacklevel=2)
         return self
 
     def save(self, path: Path) -> None:
@@ -88,11 +95,6 @@ class Averaged(Factorization):
         return NBMF() if self.estimator is None else self.estimator
 
     backend, n_threads, tol, dtype = map(_of_the_members, ("backend", "n_threads", "tol", "dtype"))
-
-    @property
-    def binarize(self) -> bool:
-        """Whether the members see only if a count is positive."""
-        return bool(getattr(self._example, "binarize", False))
 
     def _algorithm(self) -> Algorithm:
         return self._example._algorithm()  # type: ignore[no-any-return]

@@ -11,10 +11,10 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
 
 from nbmf.backends import make_backend
-from nbmf.data.interactions import Interactions
+from nbmf.data.interactions import FORMS, Interactions
 from nbmf.estimators import explain, grow, predictive
-from nbmf.estimators.base import Recommender, one_of
-from nbmf.estimators.explain import Alike, Exposures
+from nbmf.estimators.base import Recommender, has_row_ids, one_of
+from nbmf.estimators.explain import Exposures, Similar, TopItems
 from nbmf.estimators.factorize import Control, factorize
 from nbmf.estimators.fit import FactorFit
 from nbmf.estimators.predictive import Predictive
@@ -57,6 +57,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         rates: str = "shared",
         shapes: str = "fixed",
         inference: str = "cavi",
+        input: str = "counts",
         exposure: str = "auto",
         n_clusters: int = 64,
         init: str | tuple[ArrayLike, ArrayLike] = "random",
@@ -77,7 +78,8 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         Parameters
         ----------
         X : Interactions, sparse matrix, array or data frame
-            Of shape (n_users, n_items), any finite numbers from 0. What a sparse matrix does not store is a zero.
+            Of shape (n_users, n_items), any finite numbers from 0. What a sparse matrix does not store is a zero. The
+            index of a pandas data frame, unless it is the default one, names the users, and its columns the items.
         unknown : Interactions, sparse matrix or array, optional
             Of X's shape and ids. The cells it stores are left out of the likelihood, whatever X has there: a missing
             count does not mean zero.
@@ -125,11 +127,35 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         """
         return self._fit.factors_of(self._rows(X, unknown_items), self._resources).mean
 
+    def inverse_transform(self, X: Any) -> Array:
+        """Return the expected counts of rows of factors (as `transform` returns them), X @ components_."""
+        factors, K = np.asarray(X), self._fit.item_posterior.dimensions[1]
+        if factors.ndim != 2 or factors.shape[1] != K:
+            raise ValueError(f"X has shape {factors.shape}; rows of factors of this model have {K} columns")
+        return np.asarray(factors @ self.components_)
+
     def exposures(self, user: Any) -> Exposures:
         """Return how exposed a user was to each item the user has, E[a | y]: (α+y)/(α+μ) for NBMF, Eq. (update_a)."""
         return explain.exposures(self._fit, user)
 
-    def similar_users(self, user: Any, n: int = 10) -> Alike:
+    def top_items(self, component: int, n: int = 10) -> TopItems:
+        """Return the n items that mark a component, which is numbered from 0 as in `components_`.
+
+        They have the largest product of their expected count by the component, Σ_u⟨w_uk⟩⟨h_ik⟩, and its share of their
+        whole expected count. So an item that is popular everywhere does not lead each component, and no rare item
+        leads because the component alone has it. Components of `Averaged` are those of its members, one member after
+        the other, and so are the weights.
+
+        Examples
+        --------
+        >>> import nbmf
+        >>> data = nbmf.Interactions.from_arrays(["ann", "ann", "bob", "cy"], ["jazz", "soul", "jazz", "folk"])
+        >>> nbmf.NBMF(2, random_state=0).fit(data).top_items(0, n=1).items.shape
+        (1,)
+        """
+        return explain.top_items(self._fit, component, n)
+
+    def similar_users(self, user: Any, n: int = 10) -> Similar:
         """Return the n users most similar to one: cosines of their expected counts by component, Σ_i⟨w_uk⟩⟨h_ik⟩."""
         return explain.similar_users(self._fit, user, n)
 
@@ -194,10 +220,11 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         Parameters
         ----------
         data, unknown_items
-            As for `transform`. Users of Interactions must be new; rows of a matrix are numbered after the largest id.
+            As for `transform`. Users of Interactions, and those that the index of a data frame names, must be new;
+            other rows are numbered after the largest id.
         """
         new = self._rows(data, unknown_items)
-        named = new if isinstance(data, Interactions) else grow.next_users(self._fit, new.counts)
+        named = new if isinstance(data, Interactions) or has_row_ids(data) else grow.next_users(self._fit, new.counts)
         self._become(grow.add_users(self._fit, named, self._resources))
         return self
 
@@ -227,7 +254,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         ----------
         X : Interactions, sparse matrix, array or data frame
             Rows of a matrix, with one column per item of the fit, are new users and get the numbers after the largest
-            user id.
+            user id; those of a pandas data frame with an index of its own are the users that it names.
         refresh : int
             Number of sweeps over all the data, old and new. With sweeps, `objective_` and `n_iter_` are theirs.
 
@@ -246,6 +273,9 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
             return self.fit(X, y)
         if not isinstance(refresh, Integral) or refresh < 0:
             raise ValueError(f"refresh is {refresh!r}; it must be a whole number of sweeps from 0")
+        if has_row_ids(X):
+            rows = self._rows(X)
+            X = Interactions(rows.ids, self.items_, rows.counts)
         if isinstance(X, Interactions):
             grown = grow.add_counts(self._fit, X, self._resources)
         else:
@@ -288,8 +318,9 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         return self.likelihood
 
     def _input(self) -> str:
-        """Which form of the counts the likelihood sees."""
-        return "counts"
+        """Return which form of the counts the likelihood sees."""
+        one_of("input", self.input, FORMS)
+        return str(self.input)
 
     def _n_ties(self, matrix: sp.csr_array, likelihood: Likelihood) -> int | None:
         """Return the number of item clusters whose zero cells share an exposure; None ties nothing."""
@@ -324,6 +355,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
             if not isinstance(value, Real) or not 0 < float(value) < np.inf:
                 raise ValueError(f"{name} is {value!r}; a gamma prior needs a positive shape")
         one_of("inference", self.inference, ALGORITHMS)
+        self._input()
 
     def __sklearn_tags__(self) -> Tags:
         tags: Tags = super().__sklearn_tags__()

@@ -6,10 +6,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from nbmf.backends import Backend
@@ -22,6 +23,10 @@ from nbmf.inference.run import Ending, Snapshot, State, Until, begin, run
 from nbmf.model import Model
 from nbmf.model.factors import Array, Point
 from nbmf.storage.container import Path
+
+MOST_USERS, BLOCK_CELLS = 300, 200_000  # of the sample on which a fit is checked, and of it at a time
+COST = 50  # cells of the sample that take about a hundredth of the time of as many non-zeros in a sweep
+FAR_OFF = 3.0
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,23 @@ class Control:
             raise ValueError("stopping cannot be resumed: a checkpoint does not hold the best sweep so far")
 
 
+class MisfitWarning(UserWarning):
+    """The model expects far more non-zero counts than there are."""
+
+
+class Occupancy(NamedTuple):
+    """Shares of the cells that are non-zero: as the model expects, with the standard deviation, and as they are."""
+
+    expected: float
+    observed: float
+    sd: float
+
+    @property
+    def is_misfit(self) -> bool:
+        """Whether the model expects far more than there are, and more than chance explains."""
+        return self.expected > FAR_OFF * self.observed + 5 * self.sd
+
+
 @dataclass(frozen=True)
 class Data:
     """Counts with their ids."""
@@ -64,12 +86,17 @@ def factorize(
 ) -> FactorFit:
     """Run inference with the settings of an estimator and return what it found; Ctrl-C keeps the last sweep."""
     rng, form = check_random_state(settings.random_state), settings._input()
+    if form != "counts" and getattr(control.stopping, "metric", "") == "log_likelihood":
+        raise ValueError(f"input is {form!r}, so test counts have no log-likelihood; stop by another metric")
     until, algorithm = Until(settings.max_iter, settings.tol), settings._algorithm()
     unknown = take_unknown(control.unknown, data.users, data.items)
     counts = Counts.of(formed(data.matrix, form), np.dtype(settings.dtype), unknown)
     saved = checkpoints = None
     if control.checkpoint is not None or control.resume is not None:
-        origin = Origin.of(type(settings).__name__, settings.get_params(deep=False), counts)
+        chosen = settings.get_params(deep=False)
+        # checkpoints from before `input` was a setting do not have it
+        fixed = {name: value for name, value in chosen.items() if name != "input" or value != "counts"}
+        origin = Origin.of(type(settings).__name__, fixed, counts)
         if control.resume is not None:
             saved, rng = read_checkpoint(control.resume, origin, until.max_iter)
         if control.checkpoint is not None:
@@ -91,7 +118,16 @@ def factorize(
     kept = found.last if control.stopping is None else control.stopping.choose(found.last)
     if found.ending is Ending.INTERRUPTED:
         warnings.warn(f"fit interrupted: the model is that of sweep {kept.sweep}", stacklevel=3)
-    return FactorFit(
+    if found.ending is Ending.MAX_ITER and until.tol > 0 and control.stopping is None:
+        gain = (kept.objective - kept.before) / abs(kept.before) if kept.before else np.inf
+        warnings.warn(
+            f"{type(settings).__name__} has not converged after max_iter={until.max_iter} sweeps: the last one raised "
+            f"the objective by {gain:.1e} of its size, and tol is {until.tol:g}; raise max_iter, or set "
+            "accelerate=True",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+    fit = FactorFit(
         users=data.users,
         items=data.items,
         counts=data.matrix,
@@ -107,6 +143,38 @@ def factorize(
         ties=kept.state.ties,
         unknown=unknown,
     )
+    share = occupancy(fit)
+    if share.is_misfit:
+        warnings.warn(
+            f"the model expects {share.expected:.1%} of the cells to be non-zero where {share.observed:.1%} are: the "
+            "counts are too large for it; try input='log1p' or NBSLIM",
+            MisfitWarning,
+            stacklevel=3,
+        )
+    return fit
+
+
+def occupancy(fit: FactorFit) -> Occupancy:
+    """Return how many cells of a sample of users are non-zero, and how many the model expects to be.
+
+    The users are spread evenly over the data, at most `MOST_USERS`, and so few that this takes about a hundredth of the
+    time of the fit.
+    """
+    n_users, n_items = fit.counts.shape
+    most = min(MOST_USERS, fit.counts.nnz * len(fit.objective) // (COST * n_items))
+    rows = np.unique(np.linspace(0, n_users - 1, max(1, most)).astype(np.intp))
+    expected = observed = spread = n_cells = 0.0
+    step = max(1, BLOCK_CELLS // n_items)
+    for block in (rows[start : start + step] for start in range(0, len(rows), step)):
+        μ = (fit.user_posterior.mean[block] @ fit.item_posterior.mean.T).astype(np.float64)
+        # a count of 0 has no events, so this is its probability
+        chance = -np.expm1(fit.model.likelihood.of_rows(block).log_evidence(0.0, μ))
+        known = True if fit.unknown is None else fit.unknown[block].toarray() == 0
+        expected += chance.sum(where=known)
+        spread += (chance * (1 - chance)).sum(where=known)
+        observed += np.count_nonzero(fit.counts[block].toarray() * known)
+        n_cells += np.count_nonzero(np.broadcast_to(known, μ.shape))
+    return Occupancy(*(float(value / max(n_cells, 1)) for value in (expected, observed, np.sqrt(spread))))
 
 
 def _starts(settings: Any, shape: tuple[int, int], rng: np.random.RandomState) -> tuple[Array, Array]:

@@ -158,7 +158,7 @@ def _unpack(contents: Contents) -> Saved:
         item_posterior=item_posterior,
         model=codec.unpack_model(contents, n_users, n_items),
         exposure=exposure,
-        input="binary" if settings.get("binarize") else "counts",
+        input="binary" if settings.get("binarize") else settings.get("input", "counts"),
         ties=codec.unpack_ties(contents, n_items),
         unknown=codec.unpack_unknown(contents, n_users, n_items),
     )

@@ -1,5 +1,6 @@
 """`NBSLIM`, the item–item member of the family: a user's expected counts are made of the user's other counts."""
 
+import warnings
 from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any, Self, cast
@@ -7,6 +8,7 @@ from typing import Any, Self, cast
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
 
 from nbmf.data.interactions import FORMS, formed
 from nbmf.estimators.base import Recommender, one_of
@@ -128,6 +130,13 @@ class NBSLIM(Recommender):
             else:
                 show: Callable[[int, int], None] = lambda done, total: progress.report(done, total, done / total)  # noqa: E731
                 found = fit(problem, **ending, n_threads=self.n_threads, report=show)
+        if not found.settled and self.tol > 0:
+            warnings.warn(
+                f"{name} has not converged after max_iter={self.max_iter} sweeps: the last one added more than tol="
+                f"{self.tol:g} to the objective of some items; raise max_iter",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
         return WeightFit(
             users=data.users,
             items=data.items,

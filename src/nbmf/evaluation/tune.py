@@ -7,6 +7,7 @@ from typing import Any
 
 from nbmf.data.interactions import Interactions
 from nbmf.estimators.nbmf import NBMF
+from nbmf.estimators.table import RowTable, Shown, first_rows
 from nbmf.evaluation.evaluate import fingerprint
 from nbmf.evaluation.metrics import check_whole
 from nbmf.evaluation.stopping import EarlyStopping
@@ -14,8 +15,8 @@ from nbmf.evaluation.stopping import EarlyStopping
 COLOR, BEST_COLOR = "#0072B2", "#D55E00"
 
 
-@dataclass(frozen=True)
-class Tuning:
+@dataclass(frozen=True, repr=False)
+class Tuning(RowTable):
     """The trials of a search, and the best of them.
 
     Attributes
@@ -33,6 +34,16 @@ class Tuning:
     trials: list[dict[str, Any]]
     metric: str
     estimator: type
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the finished trials."""
+        return self.trials
+
+    def shown(self) -> Shown:
+        """Return title, heads and rows: the best settings."""
+        title = f"Tuning of {self.estimator.__name__}: best {self.metric} {self.value:.4f} of {len(self.trials)} trials"
+        head, rows = first_rows({"setting": list(self.best), "best": list(self.best.values())})
+        return title, head, rows
 
     def plot(self, path: str | Path) -> None:
         """Draw the metric against the trials and against each setting (extra `plots`), in the format of the suffix."""

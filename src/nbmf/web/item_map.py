@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nbmf.estimators.ranking import most_typical
+
 Array = NDArray[np.float64]
 
 TURN = np.pi * (3 - np.sqrt(5))  # the angle between sunflower seeds, which fill a disc evenly
@@ -49,22 +51,18 @@ def largest_factors(users: NDArray[Any], items: NDArray[Any], n_factors: int, n:
         FactorSummary(
             k,
             float(explained[k]) / total if total > 0 else 0.0,
-            *_most_typical(items[:, k] * of_users[k], item_total, n),
-            *_most_typical(users[:, k] * of_items[k], user_total, n),
+            *_typical(items[:, k] * of_users[k], item_total, n),
+            *_typical(users[:, k] * of_items[k], user_total, n),
         )
         for k in np.argsort(-explained, kind="stable")[:n_factors].tolist()
     ]
 
 
-def _most_typical(expected: NDArray[Any], total: NDArray[Any], n: int) -> tuple[NDArray[np.intp], Array]:
-    """Return the n rows of largest expected count × share of the factor, with these shares, largest share first."""
-    share = np.divide(expected, total, out=np.zeros(len(total)), where=total > 0)
-    worth = expected * share
-    n = min(n, len(worth))
-    best = np.argpartition(-worth, n - 1)[:n]
-    best = best[np.lexsort((best, -share[best]))]
-    best = best[worth[best] > 0]
-    return best, share[best].round(4)
+def _typical(expected: NDArray[Any], total: NDArray[Any], n: int) -> tuple[NDArray[np.intp], Array]:
+    """Return the n rows that mark the factor, as `top_items` chooses them, with its share of each, largest first."""
+    best, _, share = most_typical(expected, total, n)
+    order = np.argsort(-share, kind="stable")
+    return best[order], share[order].round(4)
 
 
 def by_factor(shares: Array, n: int) -> dict[int, list[int]]:
@@ -89,9 +87,8 @@ def sizes_of(counts: NDArray[Any]) -> list[dict[str, int]]:
         edges.append(round(edges[-1] * (2.5 if str(edges[-1])[0] == "2" else 2)))
     n = np.histogram(counts, edges)[0].tolist()
     held = [place for place, found in enumerate(n) if found]
-    return (
-        [{"least": edges[k], "below": edges[k + 1], "n": n[k]} for k in range(min(held), max(held) + 1)] if held else []
-    )
+    kept = range(held[0], held[-1] + 1) if held else ()
+    return [{"least": edges[k], "below": edges[k + 1], "n": n[k]} for k in kept]
 
 
 @dataclass(frozen=True, eq=False)

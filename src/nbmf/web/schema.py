@@ -105,14 +105,30 @@ class Others(Shape):
     contribution: float | None
 
 
+class FactorPart(Shape):
+    """A factor: its position in the model, its rank by size from 0, and its part of a score."""
+
+    factor: int
+    rank: int
+    name: str
+    contribution: float | None
+
+
+class OtherFactors(Shape):
+    n_factors: int
+    contribution: float | None
+
+
 class Reasons(Answer):
-    """Where a score comes from: it is the sum of the parts, the others and the prior."""
+    """Where a score comes from: it is the sum of the parts, the others and the prior, and that of all factors."""
 
     user: Id | None
     item: Id
     name: str
     score: float | None
     prior: float | None
+    factors: list[FactorPart]
+    other_factors: OtherFactors
     parts: list[Part]
     others: Others
 

@@ -37,7 +37,8 @@ class UnknownIdError(NoAnswerError):
 def abilities(model: Any) -> dict[str, bool]:
     """Return which questions a model can answer."""
     has_factors = hasattr(model, "user_factors_") and hasattr(model, "item_factors_")
-    models_counts = hasattr(model, "concentration_")  # item–item models of other targets do not
+    # item–item models of other targets have no concentration, and logarithms no distribution of counts
+    models_counts = hasattr(model, "concentration_") and getattr(model.result_, "target", "counts") != "log1p"
     methods = ("explain", "explain_for", "recommend_for", "similar_items", "similar_users")
     return {
         **{name: hasattr(model, name) for name in methods},
@@ -99,8 +100,7 @@ class Views:
                 "ending": getattr(model, "ending_", None),
                 "seconds": None if self.seconds is None else self.seconds[-1],
             },
-            "scores_are_counts": getattr(model, "target", "counts") == "counts"
-            and not getattr(model, "binarize", False),
+            "scores_are_counts": model.result_.target == "counts",
             "can": self.abilities,
             "example": self.example,
             "example_users": self.example_users,
@@ -218,7 +218,11 @@ class Views:
 
     def _reasons(self, found: Any, n: int) -> Plain:
         [place] = self.items.positions(found.item)
-        others = np.asarray(found.contributions[n:])
+        others, factors = np.asarray(found.contributions[n:]), []
+        if found.components is not None and self.abilities["factors"]:
+            parts = zip(found.components.tolist(), found.component_scores.tolist(), strict=True)
+            factors = [{**self._labels[k], "contribution": plain(part)} for k, part in parts]
+        other_factors = sum(part["contribution"] for part in factors[SHOWN_SHARES:])
         return {
             "model": self.mark,
             "user": found.user,
@@ -226,6 +230,8 @@ class Views:
             "name": self.names[place],
             "score": plain(float(found.score)),
             "prior": plain(float(found.prior)),
+            "factors": factors[:SHOWN_SHARES],
+            "other_factors": {"n_factors": len(factors[SHOWN_SHARES:]), "contribution": plain(float(other_factors))},
             "parts": self._rows(found.items[:n], count=found.counts[:n], contribution=found.contributions[:n]),
             "others": {"n_items": len(others), "contribution": plain(float(others.sum()))},
         }

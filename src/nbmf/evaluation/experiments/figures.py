@@ -1,7 +1,7 @@
 """The figures of the paper, drawn from results and written as PNG and PDF for print and as SVG for the report.
 
-No text is smaller than 6.5 points. SVG takes the colour of text and axes from the reader's colour scheme. The colours are those of Okabe and Ito, and no two
-lines differ by colour alone.
+No text is smaller than 6.5 points. SVG takes the colour of text and axes from the reader's colour scheme. The colours
+are those of Okabe and Ito, and no two lines differ by colour alone.
 """
 
 import io

@@ -183,8 +183,8 @@ function orders(rank) {
 function aboutCounts(total, card) {
   if (!card.scores_are_counts || !total || total >= card.median_total / 2) return "Updated with every change; arrows show what moved.";
   return (
-    `To the model, the basket is all that a user has in the whole period of the data. The median user has a total of ` +
-    `${number(card.median_total)} there and this one ${number(total)}, so expected counts are small. Lift compares them with the average user.`
+    `The model takes the basket for all that a user has in the whole period of the data. The median user there has a ` +
+    `total of ${number(card.median_total)}, this one ${number(total)}, so expected counts are small. Lift compares them with the average user.`
   );
 }
 
@@ -204,7 +204,7 @@ function line(row, called, change) {
   return h(
     "li",
     { "data-item": row.item },
-    h("span", { className: "name" }, h("a", { href: itemLink(row).hash }, called)),
+    h("span", { className: "name" }, itemLink(row, called)),
     h(
       "span",
       { className: "amount" },

@@ -91,7 +91,7 @@ export const dot = (rank) => h("span", { className: "dot", style: { "--hue": Str
 export const factorLink = ({ factor, rank, name }) =>
   h("a", { className: "factor-link", href: `#/factors/${factor}`, title: `Factor ${rank + 1}` }, dot(rank), name);
 
-/** A list with a bar behind each row: {label, share, value}, a share of 1 being the whole width. */
+/** A list with a bar behind each row, or none: {label, share, value}, a share of 1 being the whole width. */
 export const barList = (rows) =>
   h(
     "ol",
@@ -100,7 +100,7 @@ export const barList = (rows) =>
       h(
         "li",
         {},
-        h("span", { className: "share", style: { width: `${100 * share}%` }, "aria-hidden": "true" }),
+        h("span", { className: "share", style: { "--share": String(share ?? 0) }, "aria-hidden": "true" }),
         h("span", { className: "name" }, label),
         h("span", { className: "value" }, value),
       ),

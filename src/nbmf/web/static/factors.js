@@ -1,7 +1,7 @@
 // The factors as cards, largest first, each with its typical items and users.
 
 import { get } from "./api.js";
-import { barList, dot, empty, fault, fill, h, hue, itemLink, percent, plural, say, showAll, userLink } from "./dom.js";
+import { barList, dot, empty, fault, fill, h, hue, itemLink, labels, percent, plural, say, showAll, userLink } from "./dom.js";
 
 const SHOWN = 12; // factors before "show all"
 
@@ -52,6 +52,7 @@ function listed(found, chosen) {
 
 function factorCard(factor, { wide, isChosen = false }) {
   const size = factor.share < 0.01 ? `${(100 * factor.share).toFixed(1)} %` : percent(factor.share);
+  const called = labels(factor.items);
   const users = factor.users?.slice(0, 6).map((row, n) => [n ? ", " : "", userLink(row.user)]);
   return h(
     "li",
@@ -65,7 +66,7 @@ function factorCard(factor, { wide, isChosen = false }) {
         h("h2", {}, dot(factor.rank), factor.name),
         h("p", { className: "more" }, `Factor ${factor.rank + 1}`, factor.share !== undefined && ` · ${size} of expected counts`),
       ),
-      barList(factor.items.map((row) => ({ label: itemLink(row), share: row.share, value: percent(row.share) }))),
+      barList(factor.items.map((row, n) => ({ label: itemLink(row, called[n]), share: row.share, value: percent(row.share) }))),
       users?.length ? h("p", { className: "more" }, "Typical users: ", users) : null,
       h(
         "p",

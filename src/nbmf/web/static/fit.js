@@ -36,6 +36,15 @@ export function showFit(main, card) {
   });
 }
 
+const brief = (value) => value.toExponential().replace("e+0", "").replace("e+", "e");
+
+/** Ticks of a logarithmic axis at powers of ten. */
+function powers(low, high) {
+  const first = Math.floor(Math.log10(low));
+  const tickvals = Array.from({ length: Math.ceil(Math.log10(high)) - first + 1 }, (_, n) => 10 ** (first + n));
+  return { tickvals, ticktext: tickvals.map((value) => brief(Number(value.toPrecision(1)))) };
+}
+
 /** The relative gain of each sweep from the second on. */
 const gains = ({ objective }) =>
   objective.slice(1).map((value, n) => (value - objective[n]) / Math.max(Math.abs(objective[n]), 1e-300));
@@ -68,7 +77,7 @@ function verdict(found, card) {
   const sweeps = `${count(n)} ${n === 1 ? "sweep" : "sweeps"}${card.fit.seconds === null ? "" : ` in ${number(card.fit.seconds)} s`}`;
   if (hasConverged(card)) return `Converged after ${sweeps}.`;
   const last = gains(found).at(-1);
-  const rate = found.tol && last > found.tol ? ` Its last sweep still gained ${number(last)}, more than tol = ${found.tol}.` : "";
+  const rate = found.tol && last > found.tol ? ` Its last sweep still gained ${brief(Number(last.toPrecision(2)))}, more than tol = ${brief(found.tol)}.` : "";
   const why = { max_iter: `stopped at its limit of ${sweeps}`, interrupted: `was interrupted after ${sweeps}` };
   const remedy = `max_iter=${2 * n}${"accelerate" in card.settings ? " or accelerate=True" : ""}`;
   return `Not converged: the fit ${why[card.fit.ending] ?? `was stopped after ${sweeps}`}.${rate} Rankings may improve; fit again with ${remedy}.`;
@@ -106,21 +115,22 @@ function plot(place, found, card) {
           ...axis,
           type: "log",
           title: { ...axis.title, text: "relative gain of the objective" },
-          range: [Math.log10(low / 2), Math.log10(high * 2)],
-          dtick: 1,
-          exponentformat: "power",
+          range: [Math.log10(low / 4), Math.log10(high * 2)],
+          ...powers(low, high),
           fixedrange: true,
         },
         shapes: found.tol
           ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: found.tol, y1: found.tol, line: { color: colour("soft"), width: 1.5, dash: "dash" } }]
           : [],
         annotations: found.tol
-          ? [{ xref: "paper", x: 1, y: Math.log10(found.tol), xanchor: "right", yanchor: "bottom", showarrow: false, text: `tol = ${found.tol}: below it, the fit stops`, font: { color: colour("soft"), size: 12 } }]
+          ? [{ xref: "paper", x: 0.01, y: Math.log10(found.tol), xanchor: "left", yanchor: "top", showarrow: false, text: `tol = ${brief(found.tol)}: a fit that gains less has converged`, font: { color: colour("soft"), size: 12 } }]
           : [],
       },
     };
   });
 }
+
+const asPython = (value) => ({ null: "None", true: "True", false: "False" })[value] ?? value;
 
 function about(card) {
   const facts = {
@@ -142,6 +152,6 @@ function about(card) {
     list(Object.entries(facts).filter(([, value]) => value !== null)),
     card.refused && h("p", { className: "fault" }, `A newer file was refused: ${card.refused}`),
     h("h3", {}, "Settings"),
-    list(Object.entries(card.settings).map(([name, value]) => [name, value ?? "None"])),
+    list(Object.entries(card.settings).map(([name, value]) => [name, asPython(value)])),
   );
 }

@@ -118,7 +118,7 @@ export class Islands {
 
   /** The item in pixels. */
   disc(n) {
-    const radius = Math.max(1, this.radius[n] * this.scale);
+    const radius = Math.max(1.3, this.radius[n] * this.scale);
     return { n, x: this.x + this.scale * this.found.x[n], y: this.y + this.scale * this.found.y[n], radius };
   }
 
@@ -172,9 +172,8 @@ export class Islands {
     const bold = "600 12px system-ui, sans-serif";
     for (const disc of discs) {
       const { name } = disc.island;
-      const label = { ...disc, x: disc.x, y: disc.y };
-      for (const text of new Set([short(name, 34), short(name.split(" · ")[0], 24), short(name, 12)])) {
-        const wanted = [{ ...label, text, width: textWidth(text, bold) + 4 }];
+      for (const text of new Set([short(name, 34), short(name.split(" · ")[0], 24), short(name, 18), short(name, 11)])) {
+        const wanted = [{ ...disc, text, width: textWidth(text, bold) + 4 }];
         const [placed] = placeLabels(wanted, discs, inside, { taken, height: 15, sides: false });
         if (!placed) continue;
         write(placed, bold, "ink");
@@ -262,9 +261,12 @@ export class Islands {
       this.canvas.style.cursor = n < 0 ? "grab" : "pointer";
       this.draw();
     }
-    this.tip.hidden = n < 0;
-    if (n < 0) return;
-    this.tip.textContent = `${this.found.name[n]} · ${plural(this.found.n_users[n], "user")}`;
+    const island = n < 0 ? this.islandAt(x, y) : null;
+    this.tip.hidden = n < 0 && !island;
+    if (this.tip.hidden) return;
+    this.tip.textContent = island
+      ? `${island.name} · ${plural(island.n_items, "item")}`
+      : `${this.found.name[n]} · ${plural(this.found.n_users[n], "user")}`;
     const left = Math.min(x + 14, this.width - this.tip.offsetWidth - 6);
     Object.assign(this.tip.style, {
       left: `${Math.max(4, left)}px`,

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { putIn } from "./basket.js";
 import { drawSizes } from "./charts.js";
-import { barList, empty, factorLink, fill, h, itemLink, number, percent, plural, say, userLink } from "./dom.js";
+import { barList, empty, factorLink, fill, h, itemLink, labels, number, percent, plural, say, userLink } from "./dom.js";
 import { pickItem } from "./search.js";
 
 export function showItem(main, card, [chosen]) {
@@ -87,13 +87,13 @@ function alikeCard(found, card) {
   if (!card.can.similar_items) return null;
   const place = h("div", {});
   fill(place, get("similar/items", { item: found.item, n: 10 }), ({ items }) =>
-    barList(items.map((row) => ({ label: itemLink(row), share: Math.max(row.similarity, 0), value: number(row.similarity) }))),
+    barList(items.map((row, n) => ({ label: itemLink(row, labels(items)[n]), value: number(row.similarity) }))),
   );
   return h(
     "section",
     { className: "card", "aria-labelledby": "alike-title" },
     h("h2", { id: "alike-title" }, "Similar items"),
-    h("p", { className: "hint" }, "1 is the same mix of factors, 0 nothing in common."),
+    h("p", { className: "hint" }, card.can.factors ? "1 is the same mix of factors, 0 nothing in common." : "By how strongly each predicts the other."),
     place,
   );
 }

@@ -2,11 +2,11 @@
 
 import { get } from "./api.js";
 import { putIn } from "./basket.js";
-import { count, dot, factorLink, fill, h, itemLink, percent, plural, say } from "./dom.js";
+import { count, dot, factorLink, fill, h, itemLink, percent, plural, say, showAll } from "./dom.js";
 import { Islands } from "./islands.js";
 import { pickItem } from "./search.js";
 
-const LISTED = 12; // items of an island in the panel
+const LISTED = 10; // islands, or items of an island, in the panel
 
 export function showMap(main, card, [first, second]) {
   document.title = "Map · nbmf";
@@ -72,22 +72,24 @@ function tellAll(panel, found, map) {
         "the closer to the middle, the more that factor explains of it, and on the side that faces its other factors. " +
         "Neighbouring islands have items in common.",
     ),
-    h("h3", {}, "Islands"),
-    h(
-      "ul",
-      { className: "islands" },
-      [...found.islands]
-        .sort((a, b) => a.rank - b.rank)
-        .map((island) =>
-          h(
-            "li",
-            {},
-            h("button", { className: "quiet", onclick: () => map.visit(island) }, dot(island.rank), island.name),
-            h("small", {}, count(island.n_items)),
-          ),
-        ),
-    ),
+    h("h3", {}, "Islands, largest factor first"),
+    ...islandList(found, map),
   );
+}
+
+function islandList(found, map) {
+  const rows = [...found.islands]
+    .sort((a, b) => a.rank - b.rank)
+    .map((island, n) =>
+      h(
+        "li",
+        { hidden: n >= LISTED },
+        h("button", { className: "quiet", title: island.name, onclick: () => map.visit(island) }, dot(island.rank), island.name),
+        h("small", {}, plural(island.n_items, "item")),
+      ),
+    );
+  const more = rows.length > LISTED ? showAll(rows.slice(LISTED), `Show all ${rows.length} islands`) : "";
+  return [h("ul", { className: "islands" }, rows), more];
 }
 
 const back = (map) => h("button", { className: "quiet back", onclick: () => map.reset() }, "‹ All islands");
@@ -107,7 +109,7 @@ function tellIsland(panel, found, island, map) {
         h(
           "li",
           {},
-          h("button", { className: "quiet", onclick: () => map.take(n) }, found.name[n]),
+          h("button", { className: "quiet", title: found.name[n], onclick: () => map.take(n) }, found.name[n]),
           h("small", {}, plural(found.n_users[n], "user")),
         ),
       ),

@@ -94,7 +94,7 @@ async function explain(place, row, reasons, add, card) {
     const found = await reasons(row.item);
     place.replaceChildren(...why(found, scoreName(card)), actions);
     if (card.can.similar_items) alike(row, actions);
-    const first = found.factors?.[0] ?? found.parts[0];
+    const first = found.factors[0] ?? found.parts[0];
     say(
       first
         ? `${first.name} contributes ${percent(first.contribution / found.score)} of the score`
@@ -107,9 +107,9 @@ async function explain(place, row, reasons, add, card) {
 
 /** The parts of a score, by taste and by item; each table adds up to the score. */
 function why(found, scoreIs) {
-  const total = `${scoreIs} ${number(found.score)}`;
-  if (!found.parts.length) return [h("p", {}, `Without any history, every user gets this score: ${total}.`)];
-  const tastes = found.factors?.length
+  const total = `the ${scoreIs === "expected" ? "expected count" : scoreIs} of ${number(found.score)}`;
+  if (!found.parts.length) return [h("p", {}, `Without any history, every user gets ${total}.`)];
+  const tastes = found.factors.length
     ? partTable(
         `Tastes behind ${total}`,
         found.factors.map((one) => [factorLink(one), one.contribution]),
@@ -118,9 +118,9 @@ function why(found, scoreIs) {
     : null;
   const called = labels(found.parts);
   const items = partTable(
-    tastes ? "The same by items of the history" : `Items behind ${total}`,
+    tastes ? "Items behind it" : `Items behind ${total}`,
     found.parts.map((part, n) => [
-      [h("a", { href: itemLink(part).hash }, called[n]), h("small", {}, ` × ${number(part.count)}`)],
+      [itemLink(part, called[n]), h("small", {}, ` × ${number(part.count)}`)],
       part.contribution,
     ]),
     [

@@ -8,7 +8,7 @@ import { rankedList } from "./ranked.js";
 import { pickUser } from "./search.js";
 
 const MOST = 1000; // items of a history that are loaded
-const SHOWN = 10; // rows of the history before "show all"
+const SHOWN = 15; // rows of the history before "show all"
 
 export function showUser(main, card, [user]) {
   const chosen = user ?? String(card.example.user);
