@@ -31,7 +31,9 @@ class Basket(Shape):
     items: Annotated[list[Count], Field(max_length=MOST_ITEMS)]
     n: Annotated[int, Field(ge=1, le=MOST_ITEMS)] = 10
     level: Annotated[float | None, Field(gt=0, lt=1, description="Probability of the interval of each item")] = None
-    order: Annotated[Literal["score", "lift"], Field(description="lift: score relative to the mean count")] = "score"
+    order: Annotated[Literal["score", "lift"], Field(description="lift: relative to the usual share of the item")] = (
+        "score"
+    )
 
 
 class Question(Shape):

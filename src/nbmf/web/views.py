@@ -65,7 +65,7 @@ class Views:
         self.counts = model.result_.counts  # users × items, as fitted
         self.n_users = np.bincount(self.counts.indices, minlength=len(self.names))  # of each item
         self.n_items = np.diff(self.counts.indptr)  # of each user
-        self.median_total = plain(float(np.median(np.asarray(self.counts.sum(axis=1)))))
+        self.median_total = plain(float(np.median(self.counts.sum(axis=1))))
         # ids to start with: a user with more items than most, and the item with most users
         by_size = np.argsort(self.n_items, kind="stable")
         [user] = model.users_[[by_size[len(by_size) * 3 // 4]]].tolist()
@@ -139,11 +139,11 @@ class Views:
     def recommend_for(self, counts: Counts, n: int, level: float | None = None, by_lift: bool = False) -> Plain:
         """Return the same for a user who is not in the training data, with the names of the items given.
 
-        With `by_lift`, items are ranked by how many times larger their score is than their mean count over all users.
+        With `by_lift`, the LIFT_AMONG best are ranked by their share of all scores, relative to that of all counts.
         """
         self._need("recommend_for")
         basket = self._basket(counts)
-        best = self.model.recommend_for(basket, n=max(n, LIFT_AMONG) if by_lift else n)
+        best = self.model.recommend_for(basket, n=len(self.names) if by_lift else n)
         items = self._ranked(best, "predictive_for", basket, level, n if by_lift else None)
         given = self._rows(np.array(list(basket), self.items.ids.dtype))
         return {"model": self.mark, "user": None, "items": items, "basket": given}
@@ -156,10 +156,16 @@ class Views:
         items = best.items[0][found].astype(self.items.ids.dtype)
         columns = {"score": best.scores[0][found]}
         if n_by_lift is not None:
-            mean = self._totals[self.items.positions(items)] / len(self.users.ids)
-            lift = np.divide(columns["score"], mean, out=np.zeros(len(mean)), where=mean > 0)
-            order = np.argsort(-lift, kind="stable")[:n_by_lift]
-            items, columns = items[order], {"score": columns["score"][order], "lift": lift[order]}
+            score, total = (
+                columns["score"].astype(np.float64),
+                np.asarray(self.counts.sum(axis=0))[self.items.positions(items)],
+            )
+            usual = total * (
+                score.sum() / max(total.sum(), 1.0)
+            )  # the scores if they were shared out as all counts are
+            lift = np.divide(score, usual, out=np.zeros(len(usual)), where=usual > 0)
+            order = np.argsort(-lift[:LIFT_AMONG], kind="stable")[:n_by_lift]
+            items, columns = items[order], {"score": score[order], "lift": lift[order]}
         if level is not None and len(items) and self.abilities[method]:
             # some models have a distribution of counts under some of their settings only
             with suppress(ValueError, AttributeError):
@@ -181,10 +187,8 @@ class Views:
             order = np.argsort(-row.data, kind="stable")
             items, columns = self.items.ids[row.indices[order]], {"count": row.data[order]}
         rows = self._rows(items[:n], **{name: values[:n] for name, values in columns.items()})
-        factors = {}
-        if self.abilities["factors"]:
-            factors["factors"] = self._shares(self.model.user_factors_[self.users.positions(known)], self._sums[1])
-        return {"model": self.mark, "user": known, "n_items": len(items), "items": rows, **factors}
+        factors = self._shares("user_factors_", self.users.positions(known), 1)
+        return {"model": self.mark, "user": known, "n_items": len(items), "items": rows, "factors": factors}
 
     def item(self, item: str, n: int) -> Plain:
         """Return an item: how often it was taken and by whom, and the factors it consists of."""
@@ -194,7 +198,6 @@ class Views:
         counts = self.counts.data[cells]
         order = np.argsort(-counts, kind="stable")[:n]
         users = np.searchsorted(self.counts.indptr, cells[order], side="right") - 1
-        factors = self._shares(self.model.item_factors_[[place]], self._sums[0]) if self.abilities["factors"] else []
         return {
             "model": self.mark,
             "item": known,
@@ -203,7 +206,7 @@ class Views:
             "total": plain(float(counts.sum())),
             "sizes": sizes_of(counts),
             "users": table(user=self.users.ids[users], count=counts[order]),
-            "factors": factors,
+            "factors": self._shares("item_factors_", [place], 0),
         }
 
     def explain(self, user: str, item: str, n: int) -> Plain:
@@ -222,7 +225,8 @@ class Views:
         if found.components is not None and self.abilities["factors"]:
             parts = zip(found.components.tolist(), found.component_scores.tolist(), strict=True)
             factors = [{**self._labels[k], "contribution": plain(part)} for k, part in parts]
-        other_factors = sum(part["contribution"] for part in factors[SHOWN_SHARES:])
+        large = [one for one in factors[:SHOWN_SHARES] if one["contribution"] > 0.02 * found.score]
+        small = sum(one["contribution"] for one in factors[len(large) :])
         return {
             "model": self.mark,
             "user": found.user,
@@ -230,8 +234,8 @@ class Views:
             "name": self.names[place],
             "score": plain(float(found.score)),
             "prior": plain(float(found.prior)),
-            "factors": factors[:SHOWN_SHARES],
-            "other_factors": {"n_factors": len(factors[SHOWN_SHARES:]), "contribution": plain(float(other_factors))},
+            "factors": large,
+            "other_factors": {"n_factors": len(factors) - len(large), "contribution": plain(float(small))},
             "parts": self._rows(found.items[:n], count=found.counts[:n], contribution=found.contributions[:n]),
             "others": {"n_items": len(others), "contribution": plain(float(others.sum()))},
         }
@@ -291,15 +295,11 @@ class Views:
         return {"model": self.mark, "factors": sorted(factors, key=lambda one: one["rank"])}
 
     @cached_property
-    def _totals(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """The sum of the counts of each item."""
-        return np.bincount(self.counts.indices, self.counts.data, len(self.names))
-
-    @cached_property
-    def _sums(self) -> tuple[Any, Any]:
+    def _sums(self) -> tuple[Any, ...]:
         """The sums of the users' and of the items' factors."""
-        sides = self.model.user_factors_, self.model.item_factors_
-        return sides[0].sum(axis=0, dtype=np.float64), sides[1].sum(axis=0, dtype=np.float64)
+        return tuple(
+            side.sum(axis=0, dtype=np.float64) for side in (self.model.user_factors_, self.model.item_factors_)
+        )
 
     @cached_property
     def _largest(self) -> list[FactorSummary]:
@@ -312,9 +312,11 @@ class Views:
         names = {one.factor: factor_name(self.names[place] for place in one.items.tolist()) for one in self._largest}
         return {k: {"factor": k, "rank": n, "name": names.get(k) or f"Factor {n + 1}"} for n, k in enumerate(ranked)}
 
-    def _shares(self, row: Any, others: Any) -> list[Plain]:
-        """Return the largest factors of one user or item, given the sums of the other side's factors."""
-        [shares] = factor_shares(row, others)
+    def _shares(self, side: str, place: ArrayLike, other: int) -> list[Plain]:
+        """Return the largest factors of one user or item, if the model has factors; `other` is the other side."""
+        if not self.abilities["factors"]:
+            return []
+        [shares] = factor_shares(getattr(self.model, side)[place], self._sums[other])
         best = np.argsort(-shares, kind="stable")[:SHOWN_SHARES].tolist()
         return [{**self._labels[k], "share": plain(round(float(shares[k]), 4))} for k in best]
 

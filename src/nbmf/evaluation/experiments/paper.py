@@ -273,7 +273,7 @@ def _peaks_at(results: Results, model: str, K: int) -> Claim:
     evidence = []
     if K in results.grid.components and len(results.grid.components) > 1:
         evidence.append(_compare(results, Entry(model, K), results.best(model, without=K), REL_A))
-    remark = f"the highest mean is at K = {results.best(model).n_components}. "
+    remark = f"The highest mean is at K = {results.best(model).n_components}. "
     return _claim(f"{model} peaks at {K}", f"The maximum of {LABELS[model]} is at K = {K} (rel_A)", evidence, remark)
 
 

@@ -169,7 +169,7 @@ function orders(rank) {
     "div",
     { className: "switch", role: "group", "aria-label": "Rank by" },
     button("score", "Expected count", "Rank by expected count"),
-    button("lift", "Lift", "Rank by how much more this basket expects than the average user takes"),
+    button("lift", "Lift", "Rank by the share of an item in the expected counts, relative to its share in all counts"),
   );
   const choose = (value) => {
     order = value;
@@ -184,7 +184,7 @@ function aboutCounts(total, card) {
   if (!card.scores_are_counts || !total || total >= card.median_total / 2) return "Updated with every change; arrows show what moved.";
   return (
     `The model takes the basket for all that a user has in the whole period of the data. The median user there has a ` +
-    `total of ${number(card.median_total)}, this one ${number(total)}, so expected counts are small. Lift compares them with the average user.`
+    `total of ${number(card.median_total)}, this one ${number(total)}, so expected counts are small. Lift compares the shares of the items in them with those in all counts.`
   );
 }
 

@@ -29,7 +29,7 @@ export function number(value) {
   if (size >= 100 || Number.isInteger(value)) return value.toFixed(0);
   if (size >= 10) return value.toFixed(1);
   if (size >= 0.01 || value === 0) return value.toFixed(2);
-  return value.toExponential(1);
+  return size >= 1e-4 ? String(Number(value.toPrecision(2))) : value.toExponential(1);
 }
 
 export function percent(value) {

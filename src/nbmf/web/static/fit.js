@@ -75,7 +75,8 @@ const thinned = (n) =>
 function verdict(found, card) {
   const n = found.objective.length;
   const sweeps = `${count(n)} ${n === 1 ? "sweep" : "sweeps"}${card.fit.seconds === null ? "" : ` in ${number(card.fit.seconds)} s`}`;
-  if (hasConverged(card)) return `Converged after ${sweeps}.`;
+  if (hasConverged(card))
+    return `Converged after ${sweeps}${found.tol ? `: the last one raised the objective by less than tol = ${brief(found.tol)} of it` : ""}.`;
   const last = gains(found).at(-1);
   const rate = found.tol && last > found.tol ? ` Its last sweep still gained ${brief(Number(last.toPrecision(2)))}, more than tol = ${brief(found.tol)}.` : "";
   const why = { max_iter: `stopped at its limit of ${sweeps}`, interrupted: `was interrupted after ${sweeps}` };
@@ -123,7 +124,7 @@ function plot(place, found, card) {
           ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: found.tol, y1: found.tol, line: { color: colour("soft"), width: 1.5, dash: "dash" } }]
           : [],
         annotations: found.tol
-          ? [{ xref: "paper", x: 0.01, y: Math.log10(found.tol), xanchor: "left", yanchor: "top", showarrow: false, text: `tol = ${brief(found.tol)}: a fit that gains less has converged`, font: { color: colour("soft"), size: 12 } }]
+          ? [{ xref: "paper", x: 0.01, y: Math.log10(found.tol), xanchor: "left", yanchor: "top", showarrow: false, text: `tol = ${brief(found.tol)}`, font: { color: colour("soft"), size: 12 } }]
           : [],
       },
     };

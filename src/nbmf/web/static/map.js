@@ -57,7 +57,9 @@ function summary(found) {
   return [
     `${plural(found.item.length, "item")} on ${plural(found.islands.length, "island")}`,
     found.item.length < found.n_items ? `, the most popular of ${count(found.n_items)}` : "",
-    lacking ? `. ${plural(lacking, "factor")} of ${count(found.n_factors)} ${lacking === 1 ? "has" : "have"} no island, being the most distinctive one of no item.` : ", one for each factor.",
+    lacking
+      ? `. The other ${plural(lacking, "factor")} ${lacking === 1 ? "has" : "have"} no island: for every item, another factor is more distinctive.`
+      : ", one for each factor.",
   ].join("");
 }
 
@@ -72,7 +74,7 @@ function tellAll(panel, found, map) {
         "the closer to the middle, the more that factor explains of it, and on the side that faces its other factors. " +
         "Neighbouring islands have items in common.",
     ),
-    h("h3", {}, "Islands, largest factor first"),
+    h("h3", {}, "Islands and their numbers of items"),
     ...islandList(found, map),
   );
 }
@@ -85,7 +87,7 @@ function islandList(found, map) {
         "li",
         { hidden: n >= LISTED },
         h("button", { className: "quiet", title: island.name, onclick: () => map.visit(island) }, dot(island.rank), island.name),
-        h("small", {}, plural(island.n_items, "item")),
+        h("small", {}, count(island.n_items)),
       ),
     );
   const more = rows.length > LISTED ? showAll(rows.slice(LISTED), `Show all ${rows.length} islands`) : "";
