@@ -24,6 +24,7 @@ from serving import BASKET, TOKEN, half_sent, query, serving, status_of, wait_fo
 ASKED = {  # one request per route
     "/api/model": {},
     "/api/recommend": {"user": "ann/7"},
+    "/api/recommend/batch": {},
     "/api/explain": {"user": "ann/7", "item": 104},
     "/api/exposures": {"user": "ann/7"},
     "/api/similar/items": {"item": 104},
@@ -66,7 +67,9 @@ def views(model_file):
 
 def test_answers_are_the_views(client, views):
     assert client.get("/api/recommend", user="ann/7", n=4, level=0.9) == views.recommend("ann/7", 4, 0.9)
-    assert client.get("/api/recommend", user="bob 4 é", include_seen=True) == views.recommend("bob 4 é", 10, None, True)
+    assert client.get("/api/recommend", user="bob 4 é", include_seen=True) == views.recommend(
+        "bob 4 é", 10, include_seen=True
+    )
     assert client.get("/api/explain", user="ann/7", item=104, n=3) == views.explain("ann/7", "104", 3)
     assert client.get("/api/exposures", user="ann/7") == views.history("ann/7", 1000)
     assert client.get("/api/similar/items", item=104) == views.similar_items("104", 10)
@@ -100,7 +103,7 @@ def test_examples_of_the_description_can_be_tried(client):
                 body = description["components"]["schemas"][shape]["example"]
             assert client.ask(f"{path}?{query(**given)}", body)[0] == 200, path
             n_tried += bool(given or body)
-    assert n_tried == 7
+    assert n_tried == 8
 
 
 def test_schemathesis_finds_no_fault(client, tmp_path):
@@ -144,7 +147,7 @@ def test_what_cannot_be_answered_is_told(client, path, body, status, sentence):
 
 def test_methods_that_a_route_does_not_take(client):
     status, _, headers = client.ask("/api/recommend", method="DELETE")
-    assert (status, headers["allow"]) == (405, "GET, POST")
+    assert (status, headers["allow"]) == (405, "GET, HEAD, POST")
     status, _, headers = client.ask("/static/app.js", method="DELETE")
     assert (status, headers["allow"]) == (405, "GET, HEAD")
 

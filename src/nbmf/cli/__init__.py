@@ -2,7 +2,7 @@
 
 import click
 
-from nbmf.cli import compare, demo, evaluate, fit, plan, recommend, reproduce, serve
+from nbmf.cli import compare, demo, evaluate, fit, plan, recommend, reproduce, serve, warm
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -20,3 +20,4 @@ main.add_command(compare.compare)
 main.add_command(reproduce.reproduce)
 main.add_command(serve.serve)
 main.add_command(serve.explore)
+main.add_command(warm.warm)

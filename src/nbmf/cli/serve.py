@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 import threading
+import time
 import webbrowser
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +45,7 @@ server_group = grouped(
         metavar="NAME",
         multiple=True,
         show_default="localhost and ADDRESS",
-        help="Another host name of this server. May be repeated.",
+        help="Another host name of this server; * for any, with a token. May be repeated.",
     ),
     option(
         "--allow-origin",
@@ -52,6 +53,18 @@ server_group = grouped(
         multiple=True,
         show_default="none",
         help="Another site whose pages may call the API, such as https://shop.example. May be repeated.",
+    ),
+    option(
+        "--access-log",
+        type=click.Choice(["plain", "json"]),
+        show_default="none",
+        help="Log every request to standard error: time, client, method, path, status, duration and size.",
+    ),
+    option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        default="info",
+        help="Least severity of other messages.",
     ),
 )
 
@@ -145,7 +158,15 @@ def _check_extra() -> None:
 
 
 def _serve(
-    path: str, host: str, port: int | None, *, open_browser: bool = False, any_port: bool = False, **allowed: Any
+    path: str,
+    host: str,
+    port: int | None,
+    *,
+    access_log: str | None,
+    log_level: str,
+    open_browser: bool = False,
+    any_port: bool = False,
+    **allowed: Any,
 ) -> None:
     _check_extra()
     access = _access(host, **allowed)
@@ -155,8 +176,9 @@ def _serve(
         from nbmf.web.process import make_server  # noqa: PLC0415
         from nbmf.web.reload import ServedModel  # noqa: PLC0415
 
-        server = make_server(build_app(ServedModel(path), access=access))
-        logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+        _log_requests(access_log, log_level)
+        level = "debug" if log_level == "debug" else "warning"  # at info, uvicorn only repeats what is said below
+        server = make_server(build_app(ServedModel(path), access=access), level)
         name = "localhost" if host in WILDCARDS else host
         address = f"http://{f'[{name}]' if ':' in name else name}:{door.getsockname()[1]}/"
         click.echo(f"{path}: serving at {address} (Ctrl-C to stop)", err=True)
@@ -169,10 +191,44 @@ def _serve(
             end_interrupted("all requests were answered")
 
 
+def _log_requests(access_log: str | None, log_level: str) -> None:
+    """Write messages to standard error and, if wanted, a line for every request."""
+    handler = logging.StreamHandler()
+    if access_log is not None:
+        handler.setFormatter(_Lines(access_log == "json"))
+    logging.basicConfig(level=log_level.upper(), format="%(message)s", handlers=[handler])
+    logging.getLogger("nbmf.access").setLevel(logging.CRITICAL if access_log is None else logging.INFO)
+
+
+class _Lines(logging.Formatter):
+    """Log lines with the time in UTC: as text, or as JSON objects."""
+
+    converter = time.gmtime
+    default_time_format, default_msec_format = "%Y-%m-%dT%H:%M:%S", "%s.%03dZ"
+
+    def __init__(self, as_json: bool) -> None:
+        super().__init__("%(message)s")
+        self.as_json = as_json
+
+    def format(self, record: logging.LogRecord) -> str:
+        from nbmf.web.middleware import LOGGED  # noqa: PLC0415
+
+        when, text = self.formatTime(record), super().format(record)
+        if not self.as_json:
+            return f"{when} {text}"
+        if record.name == "nbmf.access" and isinstance(record.args, tuple):
+            return json.dumps({"time": when, **dict(zip(LOGGED, record.args, strict=True))})
+        return json.dumps({"time": when, "level": record.levelname.lower(), "message": text})
+
+
 def _access(host: str, token_file: str | None, allow_host: tuple[str, ...], allow_origin: tuple[str, ...]) -> "Access":
     """Return who may send requests; other machines only with a token and a host name."""
-    from nbmf.web.middleware import LOOPBACK, Access  # noqa: PLC0415
+    from nbmf.web.middleware import ANY, LOOPBACK, Access  # noqa: PLC0415
 
+    names = {name.lower().strip("[]") for name in allow_host}
+    for name in names - {ANY}:
+        if not re.fullmatch(r"[\w.-]+", name) and not _is_address(name):
+            raise BadInputError(f"--allow-host {name} is no host name; give it without scheme and port, or * for any")
     token = os.environ.get("NBMF_TOKEN")
     if token_file is not None:
         token = Path(token_file).read_text("utf-8").partition("\n")[0].strip()
@@ -182,16 +238,25 @@ def _access(host: str, token_file: str | None, allow_host: tuple[str, ...], allo
         raise BadInputError(
             f"--host {host} can be reached from other machines, so it needs a token: --token-file FILE, or NBMF_TOKEN"
         )
+    if ANY in names and token is None:
+        raise BadInputError(
+            "--allow-host * lets other sites reach this server under names of theirs, so it needs a token: "
+            "--token-file FILE, or NBMF_TOKEN"
+        )
     if host in WILDCARDS and not allow_host:
         raise BadInputError(f"--host {host} is no host name; give the name of this server with --allow-host NAME")
-    return Access(LOOPBACK | {host, *map(str.lower, allow_host)}, token, allow_origin)
+    return Access(LOOPBACK | {host} | names, token, allow_origin)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        return bool(ipaddress.ip_address(host))
+    except ValueError:
+        return False
 
 
 def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return ipaddress.ip_address(host).is_loopback if _is_address(host) else host == "localhost"
 
 
 def _listen(host: str, port: int | None, any_port: bool) -> "socket":

@@ -6,6 +6,7 @@ the larger its share of that factor, and on the side of its other factors. Islan
 Nothing is random: equal models have equal maps.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nbmf.estimators.ranking import most_typical
+from nbmf.web.names import factor_name
 
 Array = NDArray[np.float64]
 
+MOST_FACTORS, SHOWN_PER_FACTOR = 200, 8  # factors listed, and items and users listed for each
+SHOWN_SHARES, FACTORS_PER_ITEM = (
+    5,
+    3,
+)  # factors listed for a user, an item or a score, and found for each item searched for
 TURN = np.pi * (3 - np.sqrt(5))  # the angle between sunflower seeds, which fill a disc evenly
 SPACING = 1.0  # between neighbouring items
 STEPS = 400  # in which overlapping islands are pushed apart
@@ -65,15 +72,54 @@ def _typical(expected: NDArray[Any], total: NDArray[Any], n: int) -> tuple[NDArr
     return best[order], share[order].round(4)
 
 
-def by_factor(shares: Array, n: int) -> dict[int, list[int]]:
-    """Return the rows that have each factor among their n largest, largest share first.
+def factor_shares(rows: NDArray[Any], others: Array) -> Array:
+    """Return the share of each factor in each of these users or items, given the sums of the other side's factors.
 
-    >>> by_factor(np.array([[0.6, 0.4, 0.0], [0.1, 0.9, 0.0]]), 1)
-    {0: [0], 1: [1]}
+    >>> factor_shares(np.array([[1.0, 1.0], [0.0, 0.0]]), np.array([1.0, 3.0]))
+    array([[0.25, 0.75],
+           [0.5 , 0.5 ]])
     """
-    best = np.argsort(-shares, axis=1, kind="stable")[:, :n]
-    rows = {k: np.flatnonzero((best == k).any(axis=1)) for k in np.unique(best).tolist()}
-    return {k: found[np.argsort(-shares[found, k], kind="stable")].tolist() for k, found in rows.items()}
+    expected = rows * others
+    total = expected.sum(axis=1, keepdims=True)
+    return np.divide(expected, total, out=np.full(expected.shape, 1 / expected.shape[1]), where=total > 0)
+
+
+class Factors:
+    """The factors of a model: ranked by size, named by typical items, and found again in users and items."""
+
+    def __init__(self, users: NDArray[Any], items: NDArray[Any], names: Sequence[str]) -> None:
+        self.users, self.items = users, items
+        self.sums = tuple(side.sum(axis=0, dtype=np.float64) for side in (users, items))
+        self.largest = largest_factors(users, items, MOST_FACTORS, SHOWN_PER_FACTOR)
+        ranked = np.argsort(-self.sums[0] * self.sums[1], kind="stable").tolist()
+        named = {one.factor: factor_name(names[place] for place in one.items.tolist()) for one in self.largest}
+        self.labels = {
+            k: {"factor": k, "rank": n, "name": named.get(k) or f"Factor {n + 1}"} for n, k in enumerate(ranked)
+        }
+
+    def of_user(self, place: int) -> list[dict[str, Any]]:
+        """Return the factors with the largest shares of a user's expected counts."""
+        return self._leading(factor_shares(self.users[[place]], self.sums[1])[0])
+
+    def of_item(self, place: int) -> list[dict[str, Any]]:
+        """Return the factors with the largest shares of an item's expected counts."""
+        return self._leading(factor_shares(self.items[[place]], self.sums[0])[0])
+
+    def _leading(self, shares: Array) -> list[dict[str, Any]]:
+        best = np.argsort(-shares, kind="stable")[:SHOWN_SHARES].tolist()
+        return [{**self.labels[k], "share": round(float(shares[k]), 4)} for k in best]
+
+    def of_items(self, places: Sequence[int]) -> list[tuple[dict[str, Any], NDArray[np.intp], Array]]:
+        """Return each factor that is among the largest of one of these items, with these items and its shares."""
+        found, shares = np.array(places, np.intp), factor_shares(self.items[list(places)], self.sums[0])
+        best = np.argsort(-shares, axis=1, kind="stable")[:, :FACTORS_PER_ITEM]
+        answer = []
+        for k, label in self.labels.items():
+            rows = np.flatnonzero((best == k).any(axis=1))
+            rows = rows[np.argsort(-shares[rows, k], kind="stable")][:SHOWN_PER_FACTOR]
+            if len(rows):
+                answer.append((label, found[rows], shares[rows, k].round(4)))
+        return answer
 
 
 def sizes_of(counts: NDArray[Any]) -> list[dict[str, int]]:
@@ -100,18 +146,6 @@ class ItemMap:
     share: Array  # of that factor in each item
     middle: Array  # of each factor's island, factors × 2
     radius: Array  # of each factor's island, 0 without items
-
-
-def factor_shares(rows: NDArray[Any], others: Array) -> Array:
-    """Return the share of each factor in each of these users or items, given the sums of the other side's factors.
-
-    >>> factor_shares(np.array([[1.0, 1.0], [0.0, 0.0]]), np.array([1.0, 3.0]))
-    array([[0.25, 0.75],
-           [0.5 , 0.5 ]])
-    """
-    expected = rows * others
-    total = expected.sum(axis=1, keepdims=True)
-    return np.divide(expected, total, out=np.full(expected.shape, 1 / expected.shape[1]), where=total > 0)
 
 
 def draw_map(users: NDArray[Any], items: NDArray[Any]) -> ItemMap:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt
 Id = int | float | str
 MOST_ITEMS = 1000  # in a basket and in an answer
 MOST_LETTERS = 500  # of an id or a search
+MOST_USERS, MOST_OF_EACH = 1000, 100  # users in a batch, and items for each of them
 
 GivenId = (
     Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)]
@@ -25,15 +26,31 @@ class Count(Shape):
     count: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 1.0
 
 
-class Basket(Shape):
+Listed = Annotated[list[GivenId], Field(max_length=MOST_ITEMS)]
+
+
+class Wanted(Shape):
+    """What may be recommended, and with what."""
+
+    level: Annotated[float | None, Field(gt=0, lt=1, description="Probability of the interval of each item")] = None
+    include_seen: Annotated[bool, Field(description="Whether to include what a user already has")] = False
+    allow: Annotated[Listed | None, Field(description="The only items that may be recommended")] = None
+    deny: Annotated[Listed | None, Field(description="Items not to recommend")] = None
+
+
+class Basket(Wanted):
     """Items of a user who need not be in the training data. Counts of an item that occurs twice are added."""
 
     items: Annotated[list[Count], Field(max_length=MOST_ITEMS)]
     n: Annotated[int, Field(ge=1, le=MOST_ITEMS)] = 10
-    level: Annotated[float | None, Field(gt=0, lt=1, description="Probability of the interval of each item")] = None
-    order: Annotated[Literal["score", "lift"], Field(description="lift: relative to the usual share of the item")] = (
-        "score"
-    )
+    order: Annotated[Literal["score", "lift"], Field(description="lift: by share, relative to all counts")] = "score"
+
+
+class Batch(Wanted):
+    """Users of the model, each of whom is recommended n items."""
+
+    users: Annotated[list[GivenId], Field(max_length=MOST_USERS)]
+    n: Annotated[int, Field(ge=1, le=MOST_OF_EACH)] = 10
 
 
 class Question(Shape):
@@ -79,6 +96,17 @@ class FactorShare(Shape):
     rank: int
     name: str
     share: float | None
+
+
+class UserRecommendations(Shape):
+    user: Id
+    items: list[Recommended]
+
+
+class BatchRecommendations(Answer):
+    """Recommendations for each user of a batch, in the order of the request."""
+
+    users: list[UserRecommendations]
 
 
 class UserItem(Named):

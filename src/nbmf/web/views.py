@@ -11,17 +11,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from nbmf.data.ids import Lookup
-from nbmf.web.item_map import FactorSummary, by_factor, draw_map, factor_shares, largest_factors, sizes_of
-from nbmf.web.names import Index, factor_name
+from nbmf.web.item_map import SHOWN_SHARES, Factors, draw_map, sizes_of
+from nbmf.web.names import Index
 
 Plain = dict[str, Any]
 Counts = Iterable[tuple[Any, float]]  # items and their counts; those of an item that occurs twice are added
+Given = Iterable[Any] | None  # ids as they arrive
 
 FAST_CELLS = 2_000_000  # items × factors up to which the scores of one user take less than a millisecond
 MOST_MAPPED = 20_000  # items on the map: those with most users
-MOST_FACTORS, SHOWN_PER_FACTOR = 200, 8  # factors listed, and items and users listed for each
-MOST_MATCHES, FACTORS_PER_ITEM = 100, 3  # items that a search of the factors considers, and factors found for each
-SHOWN_SHARES = 5  # factors listed for a user, an item or a score
+MOST_MATCHES = 100  # items that a search of the factors considers
 LIFT_AMONG = 200  # items of largest score that are ranked by lift; the lift of rare items is mostly noise
 N_EXAMPLES = 25  # users to look at, one after the other
 
@@ -129,41 +128,59 @@ class Views:
             self.recommend_for([(item, 1)], 1, 0.9)
         if self.abilities["explain"]:
             self.explain(user, item, 1)
+        if self.abilities["similar_items"]:
+            self.similar_items(item, 1)
+        if self.abilities["similar_users"]:
+            self.similar_users(user, 1)
 
-    def recommend(self, user: str, n: int, level: float | None = None, include_seen: bool = False) -> Plain:
-        """Return the best items for a user; with a level, also an interval of each count, and P(y ≥ 1)."""
-        known = self._id(self.users, user)
-        best = self.model.recommend(known, n=n, exclude_seen=not include_seen)
-        return {"model": self.mark, "user": known, "items": self._ranked(best, "predictive", known, level)}
+    def recommend(self, user: str, n: int, level: float | None = None, **choice: Any) -> Plain:
+        """Return the best items for a user; with a level, also an interval of each count, and P(y ≥ 1).
 
-    def recommend_for(self, counts: Counts, n: int, level: float | None = None, by_lift: bool = False) -> Plain:
-        """Return the same for a user who is not in the training data, with the names of the items given.
+        The choice is made by `include_seen`, and by `allow` and `deny`, lists of item ids.
+        """
+        [found] = self.recommend_to_all([user], n, level, **choice)["users"]
+        return {"model": self.mark, **found}
 
-        With `by_lift`, the LIFT_AMONG best are ranked by their share of all scores, relative to that of all counts.
+    def recommend_to_all(self, users: Iterable[Any], n: int, level: float | None = None, **choice: Any) -> Plain:
+        """Return the best items for each of several users."""
+        known = [self._id(self.users, str(user)) for user in users]
+        best = self.model.recommend(known, n=n, **self._filter(**choice))
+        rows = [self._ranked(best, row, "predictive", user, level) for row, user in enumerate(known)]
+        return {"model": self.mark, "users": table(user=known, items=rows)}
+
+    def recommend_for(
+        self, counts: Counts, n: int, level: float | None = None, order: str = "score", **choice: Any
+    ) -> Plain:
+        """Return the best items for a user who is not in the training data, and the names of the items given.
+
+        The order "lift" ranks those of largest score by their share of all scores, relative to their share of all counts.
         """
         self._need("recommend_for")
-        basket = self._basket(counts)
-        best = self.model.recommend_for(basket, n=len(self.names) if by_lift else n)
-        items = self._ranked(best, "predictive_for", basket, level, n if by_lift else None)
+        basket, by_lift = self._basket(counts), order == "lift"
+        best = self.model.recommend_for(basket, n=len(self.names) if by_lift else n, **self._filter(**choice))
+        items = self._ranked(best, 0, "predictive_for", basket, level, n if by_lift else None)
         given = self._rows(np.array(list(basket), self.items.ids.dtype))
         return {"model": self.mark, "user": None, "items": items, "basket": given}
 
+    def _filter(self, include_seen: bool = False, allow: Given = None, deny: Given = None) -> Plain:
+        """Return what may be recommended, in the model's own terms."""
+        lists = {
+            name: [self._id(self.items, str(item)) for item in given]
+            for name, given in (("allow", allow), ("deny", deny))
+            if given is not None
+        }
+        return {"exclude_seen": not include_seen, **lists}
+
     def _ranked(
-        self, best: Any, method: str, whose: Any, level: float | None, n_by_lift: int | None = None
+        self, best: Any, row: int, method: str, whose: Any, level: float | None, n_by_lift: int | None = None
     ) -> list[Plain]:
-        found = ~np.isneginf(best.scores[0])
+        found = ~np.isneginf(best.scores[row])
         # with fewer than n items left, ids are objects that stand beside None
-        items = best.items[0][found].astype(self.items.ids.dtype)
-        columns = {"score": best.scores[0][found]}
+        items = best.items[row][found].astype(self.items.ids.dtype)
+        columns = {"score": best.scores[row][found]}
         if n_by_lift is not None:
-            score, total = (
-                columns["score"].astype(np.float64),
-                np.asarray(self.counts.sum(axis=0))[self.items.positions(items)],
-            )
-            usual = total * (
-                score.sum() / max(total.sum(), 1.0)
-            )  # the scores if they were shared out as all counts are
-            lift = np.divide(score, usual, out=np.zeros(len(usual)), where=usual > 0)
+            score, total = columns["score"], np.asarray(self.counts.sum(axis=0))[self.items.positions(items)]
+            lift = score / np.maximum(total, 1) * (total.sum() / max(float(score.sum()), 1e-300))
             order = np.argsort(-lift[:LIFT_AMONG], kind="stable")[:n_by_lift]
             items, columns = items[order], {"score": score[order], "lift": lift[order]}
         if level is not None and len(items) and self.abilities[method]:
@@ -187,7 +204,7 @@ class Views:
             order = np.argsort(-row.data, kind="stable")
             items, columns = self.items.ids[row.indices[order]], {"count": row.data[order]}
         rows = self._rows(items[:n], **{name: values[:n] for name, values in columns.items()})
-        factors = self._shares("user_factors_", self.users.positions(known), 1)
+        factors = self._factors.of_user(self.users.positions(known)[0]) if self.abilities["factors"] else []
         return {"model": self.mark, "user": known, "n_items": len(items), "items": rows, "factors": factors}
 
     def item(self, item: str, n: int) -> Plain:
@@ -206,7 +223,7 @@ class Views:
             "total": plain(float(counts.sum())),
             "sizes": sizes_of(counts),
             "users": table(user=self.users.ids[users], count=counts[order]),
-            "factors": self._shares("item_factors_", [place], 0),
+            "factors": self._factors.of_item(place) if self.abilities["factors"] else [],
         }
 
     def explain(self, user: str, item: str, n: int) -> Plain:
@@ -224,7 +241,7 @@ class Views:
         others, factors = np.asarray(found.contributions[n:]), []
         if found.components is not None and self.abilities["factors"]:
             parts = zip(found.components.tolist(), found.component_scores.tolist(), strict=True)
-            factors = [{**self._labels[k], "contribution": plain(part)} for k, part in parts]
+            factors = [{**self._factors.labels[k], "contribution": plain(part)} for k, part in parts]
         large = [one for one in factors[:SHOWN_SHARES] if one["contribution"] > 0.02 * found.score]
         small = sum(one["contribution"] for one in factors[len(large) :])
         return {
@@ -269,56 +286,29 @@ class Views:
         return {"model": self.mark, "users": table(user=self.users.ids[found], n_items=self.n_items[found])}
 
     @cached_property
+    def _factors(self) -> Factors:
+        self._need("factors")
+        return Factors(self.model.user_factors_, self.model.item_factors_, self.names)
+
+    @cached_property
     def factors(self) -> Plain:
         """The largest factors, with their share of all expected counts and their most typical items and users."""
-        self._need("factors")
         factors = [
             {
-                **self._labels[one.factor],
+                **self._factors.labels[one.factor],
                 "share": plain(one.share),
                 "items": self._rows(self.items.ids[one.items], share=one.item_shares),
                 "users": table(user=self.users.ids[one.users], share=one.user_shares),
             }
-            for one in self._largest
+            for one in self._factors.largest
         ]
-        return {"model": self.mark, "n_factors": int(self.model.item_factors_.shape[1]), "factors": factors}
+        return {"model": self.mark, "n_factors": len(self._factors.labels), "factors": factors}
 
     def search_factors(self, wanted: str) -> Plain:
         """Return the factors of all items whose names contain the words, each with those items."""
-        self._need("factors")
-        places = np.array(self._item_index.find(wanted, MOST_MATCHES), np.intp)
-        shares = factor_shares(self.model.item_factors_[places], self._sums[0])
-        factors = []
-        for k, rows in by_factor(shares, FACTORS_PER_ITEM).items():
-            items = self._rows(self.items.ids[places[rows]], share=shares[rows, k].round(4))
-            factors.append({**self._labels[k], "items": items[:SHOWN_PER_FACTOR]})
-        return {"model": self.mark, "factors": sorted(factors, key=lambda one: one["rank"])}
-
-    @cached_property
-    def _sums(self) -> tuple[Any, ...]:
-        """The sums of the users' and of the items' factors."""
-        return tuple(
-            side.sum(axis=0, dtype=np.float64) for side in (self.model.user_factors_, self.model.item_factors_)
-        )
-
-    @cached_property
-    def _largest(self) -> list[FactorSummary]:
-        return largest_factors(self.model.user_factors_, self.model.item_factors_, MOST_FACTORS, SHOWN_PER_FACTOR)
-
-    @cached_property
-    def _labels(self) -> dict[int, Plain]:
-        """Factors by position: rank by size, and a name made of the most typical items."""
-        ranked = np.argsort(-self._sums[0] * self._sums[1], kind="stable").tolist()
-        names = {one.factor: factor_name(self.names[place] for place in one.items.tolist()) for one in self._largest}
-        return {k: {"factor": k, "rank": n, "name": names.get(k) or f"Factor {n + 1}"} for n, k in enumerate(ranked)}
-
-    def _shares(self, side: str, place: ArrayLike, other: int) -> list[Plain]:
-        """Return the largest factors of one user or item, if the model has factors; `other` is the other side."""
-        if not self.abilities["factors"]:
-            return []
-        [shares] = factor_shares(getattr(self.model, side)[place], self._sums[other])
-        best = np.argsort(-shares, kind="stable")[:SHOWN_SHARES].tolist()
-        return [{**self._labels[k], "share": plain(round(float(shares[k]), 4))} for k in best]
+        found = self._factors.of_items(self._item_index.find(wanted, MOST_MATCHES))
+        factors = [{**label, "items": self._rows(self.items.ids[rows], share=share)} for label, rows, share in found]
+        return {"model": self.mark, "factors": factors}
 
     @cached_property
     def map(self) -> Plain:
@@ -341,7 +331,7 @@ class Views:
             "share": drawn.share[shown].round(3).tolist(),
             "n_users": self.n_users[shown].tolist(),
             "islands": [
-                {**self._labels[row["factor"]], **row}
+                {**self._factors.labels[row["factor"]], **row}
                 for row in table(factor=islands, x=middle[:, 0], y=middle[:, 1], radius=radius, n_items=n_items)
             ],
         }
