@@ -27,12 +27,15 @@ ASKED = {  # one request per route
     "/api/recommend/batch": {},
     "/api/explain": {"user": "ann/7", "item": 104},
     "/api/exposures": {"user": "ann/7"},
+    "/api/item": {"item": 104},
     "/api/similar/items": {"item": 104},
     "/api/similar/users": {"user": "ann/7"},
     "/api/search/items": {"q": "blue"},
     "/api/search/users": {"q": "bob"},
+    "/api/search/factors": {"q": "blue"},
     "/api/factors": {},
     "/api/map": {},
+    "/api/counts": {},
     "/api/fit": {},
     "/health": {},
     "/ready": {},
@@ -79,9 +82,14 @@ def test_answers_are_the_views(client, views):
     assert client.get("/api/factors") == views.factors
     assert client.get("/api/map") == views.map
     assert client.get("/api/fit") == views.fit()
+    assert client.get("/api/counts") == views.count_sizes
+    assert client.get("/api/item", item=104, n=2) == views.item("104", 2)
+    assert client.get("/api/search/factors", q="blue") == views.search_factors("blue")
     assert client.get("/api/model") == {**views.card(), "refused": None}
     counts = [(104, 3.0), (107, 1.0)]
     assert client.ask("/api/recommend", BASKET)[:2] == (200, views.recommend_for(counts, 4, 0.9))
+    by_lift = views.recommend_for(counts, 4, 0.9, "lift")
+    assert client.ask("/api/recommend", {**BASKET, "order": "lift"})[:2] == (200, by_lift)
     question = {"items": [*BASKET["items"], {"item": "104", "count": 2}], "item": 103}
     assert client.ask("/api/explain", question)[:2] == (200, views.explain_for([(104, 5.0), (107, 1.0)], 103, 10))
 

@@ -71,7 +71,9 @@ class Views:
         self.example = {"user": user, "item": model.items_[[np.argmax(self.n_users)]].tolist()[0]}
         # users with few and with many items in turns
         places = np.unique(np.linspace(0, len(by_size) - 1, N_EXAMPLES).astype(int))
-        self.example_users = model.users_[by_size[places[np.argsort(np.arange(len(places)) * 7 % N_EXAMPLES)]]].tolist()
+        self.example_users = model.users_[
+            by_size[places[np.argsort((np.arange(len(places)) * 7 + 12) % N_EXAMPLES)]]
+        ].tolist()
         self._item_index = Index(self.names, self.n_users)
         self._user_index = Index([str(user) for user in model.users_.tolist()], self.n_items)
         # where ranking items for a known user takes less time than handing the work to another thread
@@ -153,7 +155,7 @@ class Views:
     ) -> Plain:
         """Return the best items for a user who is not in the training data, and the names of the items given.
 
-        The order "lift" ranks those of largest score by their share of all scores, relative to their share of all counts.
+        The order "lift" ranks those of largest score by their share of all scores relative to that of all counts.
         """
         self._need("recommend_for")
         basket, by_lift = self._basket(counts), order == "lift"

@@ -53,7 +53,7 @@ class Picture:
     draw: "Callable[[float], Figure]"  # of a width in inches
 
     def save(self, folder: Path) -> None:
-        """Write PNG and PDF, and SVG in two widths; the same bytes every time."""
+        """Write PNG and PDF, the same bytes every time."""
         import matplotlib as mpl  # noqa: PLC0415 (slow to import, and an extra)
 
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,8 +63,15 @@ class Picture:
                 content = io.BytesIO()
                 figure.savefig(content, format=kind, dpi=200, metadata=metadata)
                 write_whole(folder / f"{self.name}.{kind}", content.getvalue())
-            write_whole(folder / f"{self.name}.svg", _for_both_schemes(figure))
-            write_whole(folder / f"{self.name}_wide.svg", _for_both_schemes(self.draw(PAGE)))
+
+    def save_for_screens(self, folder: Path) -> None:
+        """Write SVG for phones and, twice as wide, for other screens; the same bytes every time."""
+        import matplotlib as mpl  # noqa: PLC0415
+
+        folder.mkdir(parents=True, exist_ok=True)
+        with mpl.rc_context(fname=STYLE):
+            for kind, width in (("", COLUMN), ("_wide", PAGE)):
+                write_whole(folder / f"{self.name}{kind}.svg", _for_both_schemes(self.draw(width)))
 
 
 def _for_both_schemes(figure: "Figure") -> bytes:

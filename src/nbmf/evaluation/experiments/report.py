@@ -77,6 +77,7 @@ def write_report(results: Results, portrait: Portrait, command: str, last_run: s
     folder = results.store.folder
     for picture in all_pictures(results, portrait):
         picture.save(folder / "figures")
+        picture.save_for_screens(folder / "figures")
     title = f"Negative binomial matrix factorization on {results.study.name}"
     user = f"User {portrait.user}, by {portrait.model} (K = {portrait.n_components})."
     parts = {**_tables(results), **_words(results), "user": literal(user), "last_run": last_run}
