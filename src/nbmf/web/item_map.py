@@ -81,7 +81,8 @@ def factor_shares(rows: NDArray[Any], others: Array) -> Array:
     """
     expected = rows * others
     total = expected.sum(axis=1, keepdims=True)
-    return np.divide(expected, total, out=np.full(expected.shape, 1 / expected.shape[1]), where=total > 0)
+    equal = np.full(expected.shape, 1 / expected.shape[1])
+    return np.asarray(np.divide(expected, total, out=equal, where=total > 0))
 
 
 class Factors:

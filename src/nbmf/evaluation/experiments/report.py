@@ -163,10 +163,10 @@ def _comparisons_table(claims: Sequence[Claim]) -> str:
     rows = []
     for n, item in ((n, item) for n, claim in enumerate(claims, 1) for item in claim.evidence if item.decides):
         relevance = "count" if item.metric == REL_A else f"count ≥ {item.metric.rpartition('_')[2]}"
-        names, levels = map(literal, (n, relevance, item.better, item.worse)), (f"{level:.4f}" for level in item.levels)
-        rows.append((*names, bold(item.verdict), *levels, f"{item.difference:+.4f}", paper.in_words(item.interval)))
-    head = ("claim", "relevance", "should lead", "compared with", "here", "NDCG", "the other's", "difference")
-    head = (*head, "95 % interval")
+        words, levels = map(literal, (n, relevance, item.better, item.worse)), (f"{level:.4f}" for level in item.levels)
+        rows.append((*words, bold(item.verdict), *levels, f"{item.difference:+.4f}", paper.in_words(item.interval)))
+    names = ("claim", "relevance", "should lead", "compared with", "here")
+    head = (*names, "NDCG", "the other's", "difference", "95 % interval")
     return table(head, rows, n_words=5)
 
 
