@@ -41,7 +41,7 @@ class Ours:
         self.sweep(3)
         if tied:
             self.tying, ties = timed(lambda: tie_items(self.state.items.mean, N_CLUSTERS, rng))
-            self.state = retie(self.state, ties, self.counts, self.backend)
+            self.state = retie(self.state, ties, self.counts, self.backend, sum_users=True)
 
     def sweep(self, times: int) -> list[float]:
         """Return the seconds of each of some sweeps, each with its objective."""
