@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-SIZE = re.compile(r",[^,\d]{0,4}\d[^,]{0,12}$")  # ", 18 lb" at the end of a product's name
+SIZE = re.compile(r",[^,\d]{0,8}\d[^,]{0,14}$")  # ", 18 lb" at the end of a product's name
 MOST_CANDIDATES = 2000  # matches that one search compares: those of largest weight
 
 
