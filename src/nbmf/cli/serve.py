@@ -203,7 +203,7 @@ def _log_requests(access_log: str | None, log_level: str) -> None:
 class _Lines(logging.Formatter):
     """Log lines with the time in UTC: as text, or as JSON objects."""
 
-    converter = time.gmtime
+    converter = time.gmtime  # type: ignore[assignment]
     default_time_format, default_msec_format = "%Y-%m-%dT%H:%M:%S", "%s.%03dZ"
 
     def __init__(self, as_json: bool) -> None:

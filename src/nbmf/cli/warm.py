@@ -9,21 +9,23 @@ from typing import Any
 import click
 
 import nbmf
-from nbmf.cli.options import json_option
+from nbmf.cli.options import Values, json_option, option
 from nbmf.cli.terminal import sentences, show, show_json
 from nbmf.inference.progress import RunsProgress, Stopwatch
 
 
 @click.command(short_help="Compile everything now, so that later commands start at once.")
+@option("--dtype", type=click.Choice(["float32", "float64"]), show_default="both", help="Only for this precision.")
 @json_option
 @sentences()
-def warm(as_json: bool) -> None:
+def warm(dtype: str | None, as_json: bool) -> None:
     """Compile what fits, answers and the server need, so that later commands find it compiled.
 
     Meant for the build of an image, or after an installation. The code is kept where NUMBA_CACHE_DIR says, else beside
     the package or in the user's cache folder, and serves processors of the same kind. A second run finds it there.
     """
-    watch, models = Stopwatch(), list(_models())
+    watch = Stopwatch()
+    models = [model for each in ("float32", "float64") if dtype in (None, each) for model in _models(each)]
     with TemporaryDirectory() as folder, RunsProgress("warm", what="models", pause=2.0) as progress:
         for n, model in enumerate(models, 1):
             _use(model, Path(folder))
@@ -43,19 +45,18 @@ def warm(as_json: bool) -> None:
         show("Compiled loops", ["", ""], words, left=2)
 
 
-def _models() -> Iterator[Any]:
-    """Return estimators that between them run every loop, in both precisions."""
-    few = {"max_iter": 2, "tol": 0.0, "random_state": 0}
-    for dtype in ("float32", "float64"):
-        for inference in ("cavi", "mm"):
-            same = {**few, "dtype": dtype, "inference": inference}
-            yield nbmf.PoissonMF(2, **same)
-            yield from (nbmf.NBMF(2, exposure=exposure, n_clusters=2, **same) for exposure in ("exact", "tied"))
-        for each in ({"rates": "per_row"}, {"shapes": "learn"}, {"accelerate": True}):
-            yield nbmf.NBMF(2, dtype=dtype, **few, **each)
-        for learned in ("learn", "learn_per_user", "learn_per_item"):
-            yield nbmf.NBMF(2, dtype=dtype, concentration=learned, exposure="exact", **few)
-        yield from (nbmf.NBSLIM(n_neighbors=n, max_iter=2, dtype=dtype) for n in (None, 2))
+def _models(dtype: str) -> Iterator[Any]:
+    """Return estimators that between them run every loop."""
+    few: Values = {"max_iter": 2, "tol": 0.0, "random_state": 0, "dtype": dtype}
+    for inference in ("cavi", "mm"):
+        yield nbmf.PoissonMF(2, inference=inference, **few)
+        for exposure in ("exact", "tied"):
+            yield nbmf.NBMF(2, inference=inference, exposure=exposure, n_clusters=2, **few)
+    more: tuple[Values, ...] = ({"rates": "per_row"}, {"shapes": "learn"}, {"accelerate": True})
+    yield from (nbmf.NBMF(2, **few, **each) for each in more)
+    for learned in ("learn", "learn_per_user", "learn_per_item"):
+        yield nbmf.NBMF(2, concentration=learned, exposure="exact", **few)
+    yield from (nbmf.NBSLIM(n_neighbors=n, max_iter=2, dtype=dtype) for n in (None, 2))
 
 
 def _use(model: Any, folder: Path) -> None:
@@ -67,6 +68,16 @@ def _use(model: Any, folder: Path) -> None:
     loaded = nbmf.load(folder / "warm.nbmf")
     Views(loaded, "warm").warm_up()
     nbmf.evaluate(loaded, train, test)
+    users, items = train.users[:2].tolist(), train.items[:2].tolist()
+    own = dict.fromkeys(users, items)
+    loaded.recommend()
+    for choice in ({"exclude_seen": False}, {"allow": items}, {"deny": items}, {"allow": own}, {"deny": own}):
+        loaded.recommend(users, **choice)
+    for choice in ({"exclude_seen": False}, {"allow": items}):
+        loaded.recommend_for(dict.fromkeys(items, 1), **choice)
+    if hasattr(loaded, "transform"):
+        loaded.score(train)
+        loaded.transform(train)
 
 
 def loops() -> list[Any]:

@@ -42,8 +42,8 @@ Text = Annotated[str, Query(max_length=schema.MOST_LETTERS, description="Words t
 User = Annotated[str, Query(max_length=schema.MOST_LETTERS, description="User id")]
 Item = Annotated[str, Query(max_length=schema.MOST_LETTERS, description="Item id")]
 ItemIds = list[Annotated[str, StringConstraints(max_length=schema.MOST_LETTERS)]] | None
-Allow = Annotated[ItemIds, Query(max_length=schema.MOST_ITEMS, description="The only items that may be recommended")]
-Deny = Annotated[ItemIds, Query(max_length=schema.MOST_ITEMS, description="Items not to recommend")]
+Allow = Annotated[ItemIds, Query(max_length=schema.MOST_QUERIED, description="The only items that may be recommended")]
+Deny = Annotated[ItemIds, Query(max_length=schema.MOST_QUERIED, description="Items not to recommend")]
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": schema.Error, "description": description}

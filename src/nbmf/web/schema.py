@@ -3,11 +3,12 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
 
 Id = int | float | str
 MOST_ITEMS = 1000  # in a basket and in an answer
 MOST_LETTERS = 500  # of an id or a search
+MOST_QUERIED = 50  # ids in a list of a GET: an address has no room for more
 MOST_USERS, MOST_OF_EACH = 1000, 100  # users in a batch, and items for each of them
 
 GivenId = (
@@ -33,7 +34,7 @@ class Wanted(Shape):
     """What may be recommended, and with what."""
 
     level: Annotated[float | None, Field(gt=0, lt=1, description="Probability of the interval of each item")] = None
-    include_seen: Annotated[bool, Field(description="Whether to include what a user already has")] = False
+    include_seen: Annotated[StrictBool, Field(description="Whether to include what a user already has")] = False
     allow: Annotated[Listed | None, Field(description="The only items that may be recommended")] = None
     deny: Annotated[Listed | None, Field(description="Items not to recommend")] = None
 

@@ -147,8 +147,9 @@ class Views:
         """Return the best items for each of several users."""
         known = [self._id(self.users, str(user)) for user in users]
         best = self.model.recommend(known, n=n, **self._filter(**choice))
-        rows = [self._ranked(best, row, "predictive", user, level) for row, user in enumerate(known)]
-        return {"model": self.mark, "users": table(user=known, items=rows)}
+        ranked = (self._ranked(best, row, "predictive", user, level) for row, user in enumerate(known))
+        found = [{"user": user, "items": items} for user, items in zip(known, ranked, strict=True)]
+        return {"model": self.mark, "users": found}
 
     def recommend_for(
         self, counts: Counts, n: int, level: float | None = None, order: str = "score", **choice: Any

@@ -14,12 +14,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, cached_property
 from hashlib import sha256
+from importlib import import_module
 from inspect import getfile
 from types import SimpleNamespace
 from typing import Any
 
 import numba
-from numba.core import caching, config
+
+caching: Any = import_module("numba.core.caching")  # without types
+config: Any = numba.config
 
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -32,7 +35,7 @@ def compiler(fastmath: bool | set[str]) -> Callable[[Any], Any]:
     compile_loop = numba.njit(fastmath=fastmath, nogil=True, error_model="numpy")
 
     def compiled(function: Any) -> Any:
-        loop = compile_loop(function)
+        loop: Any = compile_loop(function)
         loop._cache = _Code(function)
         return loop
 
