@@ -85,7 +85,7 @@ def test_several_machines_have_a_driver():
         (["{plays}", "--memory", "16"], "--memory is '16', which is 16 bytes; write 16GB"),
         (["{plays}", "--min-users", "99"], "nothing is left with --min-users 99"),
         (["{plays}", "--components", "0"], "0 is not in the range"),
-        (["{model}"], "is a model, not a counts"),
+        (["{model}"], "is a model, not a file of counts"),
     ],
 )
 def test_faults_are_told_in_a_sentence(plays, tmp_path, arguments, message):

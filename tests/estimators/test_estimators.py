@@ -264,7 +264,7 @@ def test_verbose_writes_plain_lines_where_nobody_watches(capfd):
     assert "NBMF: sweep 3 of at most 3, objective -" in err
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        nbmf.NBMF(2, random_state=0, max_iter=3).fit(small_matrix())
+        nbmf.NBMF(2, random_state=0, max_iter=3, tol=0).fit(small_matrix())
     assert capfd.readouterr() == ("", "")
 
 

@@ -303,7 +303,7 @@ def test_factors_explain_everything_together_and_scale_does_not_matter():
             np.testing.assert_array_equal(getattr(same, name), getattr(one, name))
     k = found[0].factor
     expected = items * users.sum(axis=0)
-    worth = expected[:, k] ** 2 / expected.sum(axis=1)
+    worth = expected[:, k] ** 3 / expected.sum(axis=1) ** 2
     assert set(found[0].items.tolist()) == set(np.argsort(-worth, kind="stable")[:5].tolist())
     for one in found:  # a bar shows the share, so the longest comes first
         assert one.item_shares.tolist() == sorted(one.item_shares, reverse=True)

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from nbmf.backends.counts import Counts
-from nbmf.model.factors import Factor, Gamma, Point, Prior
+from nbmf.model.factors import Factor, Gamma, Point, Prior, largest
 from nbmf.model.likelihood import Likelihood
 from nbmf.model.ties import Ties, tie_items
 
@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from nbmf.backends.gpu.device import Gpu
 
 Array = NDArray[np.floating[Any]]
+
+# Underflow can make λ of a non-zero 0 (a prior shape of 0.01 in float32 does); y/λ must stay finite.
+LEAST_INTENSITY: dict[np.dtype[Any], Any] = {
+    np.dtype(np.float32): np.float32(1e-25),
+    np.dtype(np.float64): np.float64(1e-250),
+}
 
 
 class Sums(NamedTuple):
@@ -127,9 +133,12 @@ class OnHost:
 
     def quotient(self, factor: Factor, sums: Sums) -> Point:
         """Return allocated / exposed, which is the old value times the ratio of sums that the paper prints."""
-        # where nothing is exposed no value changes the likelihood, and the old one stays
+        # where nothing is exposed no value changes the likelihood, and the old one stays; an update that is cut short
+        # raises it, too
         value, exposed = factor.mean, np.broadcast_to(sums.exposed, factor.mean.shape)
-        return Point(np.divide(sums.allocated, exposed, out=value.copy(), where=exposed > 0))
+        with np.errstate(over="ignore"):
+            quotient = np.divide(sums.allocated, exposed, out=value.copy(), where=exposed > 0)
+        return Point(np.minimum(quotient, largest(value.dtype), dtype=value.dtype))
 
     def cluster(self, items: Factor, n_clusters: int, rng: np.random.RandomState) -> Ties:
         """Tie items that are alike by k-means on their means."""

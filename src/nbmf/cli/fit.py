@@ -51,8 +51,8 @@ def _interval(context: click.Context, parameter: click.Parameter, value: str) ->
 def fit(source: Values, output: str, model: str, settings: Values, checkpoints: Values, as_json: bool) -> None:
     """Fit a model to DATA and write it to a file.
 
-    DATA is a csv, tsv, txt (also .gz, .zst) or parquet file whose rows have a user, an item and, optionally, a count.
-    Ctrl-C writes the model after the last finished sweep; with nbslim, nothing is written.
+    DATA is a csv, tsv, txt (also .gz, .zst) or parquet file whose rows have a user, an item and, optionally, a count,
+    or - for standard input. Ctrl-C writes the model after the last finished sweep; with nbslim, nothing is written.
     """
     checkpoint = checkpoints["checkpoint"]
     if checkpoints["resume"] and checkpoint is None:

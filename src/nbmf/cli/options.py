@@ -42,11 +42,18 @@ number_option = partial(option, metavar="N", type=click.IntRange(1))
 file_option = partial(option, metavar="FILE", type=click.Path())
 column_option = partial(option, metavar="COLUMN", show_default="recognised by name or position")
 
+bad_rows_option = option(
+    "--bad-rows",
+    type=click.Choice(["error", "skip"]),
+    default="error",
+    help="Whether rows that cannot be used, such as those with a negative count, end the command or are left out.",
+)
 data_argument = click.argument("data", type=click.Path())
 data_options = together(
     column_option("--user", help="Column of user ids."),
     column_option("--item", help="Column of item ids."),
     column_option("--count", help="Column of counts. In a file without one, each row counts 1."),
+    bad_rows_option,
     number_option("--min-users", default=0, type=click.IntRange(0), help="Keep only items with at least N users."),
     number_option("--min-items", default=0, type=click.IntRange(0), help="Then keep only users with at least N items."),
 )
@@ -99,29 +106,45 @@ fit_group = grouped("settings", fit_options)
 
 
 def read_data(
-    data: str, user: Column, item: Column, count: Column, min_users: int, min_items: int, time: Column = None
+    data: str,
+    user: Column,
+    item: Column,
+    count: Column,
+    bad_rows: str,
+    min_users: int,
+    min_items: int,
+    time: Column = None,
 ) -> "nbmf.Interactions":
-    """Read a file and filter it once, items first, as the paper does."""
+    """Read a file, or standard input for "-", and filter it once, items first, as the paper does."""
     from nbmf.storage.counts import is_counts_file  # noqa: PLC0415 (heavy modules only when a command runs)
 
     columns = {"user": user, "item": item, "count": count, "time": time}
     given = " and ".join(f"--{name} {column}" for name, column in columns.items() if column is not None)
-    if not is_counts_file(data):
-        found = nbmf.read_interactions(data, **columns)
+    if data == "-" or not is_counts_file(data):
+        found = nbmf.read_interactions(data, **columns, bad_rows=bad_rows)
     elif given:
         what = "this file was written by nbmf and has no columns to choose"
         raise ValueError(f"{data}: {what}; leave out {given}, or give the file it was made from")
     else:
         found = nbmf.open_counts(data)
-    click.echo(f"{data}: {found}", err=True)
+    name = "standard input" if data == "-" else data
+    click.echo(f"{name}: {found}", err=True)
+    if found.reading:
+        click.echo(f"columns: {found.reading}", err=True)
     if min_users or min_items:
         found = found.filter(min_users, min_items)
         click.echo(f"kept: {found}", err=True)
         if not found.nnz:
             raise ValueError(f"nothing is left with --min-users {min_users} and --min-items {min_items}; lower them")
     if not found.nnz:
-        raise ValueError(f"{data}: no count is above 0, so there is nothing to learn from")
+        raise ValueError(f"{name}: no count is above 0, so there is nothing to learn from")
     return found
+
+
+def check_not_piped(data: str | None) -> None:
+    """Refuse standard input where the data is needed again later."""
+    if data == "-":
+        raise click.UsageError("this command needs DATA again later, so it cannot be standard input; name a file")
 
 
 def split_data(

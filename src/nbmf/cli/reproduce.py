@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nbmf.cli.options import file_option, json_option, number_option, option
+from nbmf.cli.options import bad_rows_option, check_not_piped, file_option, json_option, number_option, option
 from nbmf.cli.terminal import BadInputError, end_interrupted, sentences, show, show_json
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def _whole(context: click.Context, option: click.Parameter, value: str) -> tuple
 @column_option("--user", help="Column of the users.")
 @column_option("--item", help="Column of the items.")
 @column_option("--count", help="Column of the counts.")
+@bad_rows_option
 @file_option(
     "--names",
     show_default="items.parquet beside DATA, if there is one",
@@ -74,6 +75,7 @@ def reproduce(data: str | None, output: str, portrait: str | None, as_json: bool
     random starts, and evaluated on a fifth of the counts, which is held out. Each result is written as soon as it is
     ready, and the same command resumes an interrupted run.
     """
+    check_not_piped(data)
     with sentences():
         if find_spec("matplotlib") is None:
             raise BadInputError("the figures need Matplotlib: pip install 'nbmf[plots]'")
@@ -81,7 +83,7 @@ def reproduce(data: str | None, output: str, portrait: str | None, as_json: bool
         from nbmf.evaluation.experiments.study import open_study  # noqa: PLC0415
 
         grid = Grid(components=options["components"], n_starts=options["starts"], seed=options["seed"])
-        columns = {name: options[name] for name in ("user", "item", "count")}
+        columns = {name: options[name] for name in ("user", "item", "count", "bad_rows")}
         chosen = {name: options[name] for name in ("split", "filtered", "names")}
         study = open_study(data, columns=columns, seed=options["split_seed"], **chosen)
         click.echo(f"{study.name}: {study.data}; held out: {study.split}", err=True)

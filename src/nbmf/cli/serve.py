@@ -102,8 +102,9 @@ def explore(source: Values, output: str | None, refit: bool, no_browser: bool, s
     """
     from nbmf.storage.container import seal  # noqa: PLC0415
 
-    _check_extra()
     data = source["data"]
+    options.check_not_piped(data)
+    _check_extra()
     if data is not None and seal(data) is not None:
         path = data
     else:

@@ -23,6 +23,7 @@ IN_THE_SHELL = {  # remedies in error messages of the library, and the same on t
     "model.save(path)": "nbmf fit DATA -o FILE",
     "fit(X, resume=path)": "nbmf fit DATA --checkpoint FILE --resume",
     "nbmf.load(path)": "nbmf recommend FILE",
+    "bad_rows='skip'": "--bad-rows skip",
 }
 
 

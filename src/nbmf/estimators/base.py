@@ -302,12 +302,11 @@ def take_matrix(estimator: BaseEstimator, X: Any, *, reset: bool) -> sp.csr_arra
         raise ValueError(read_instead(columns))
     wide = widened(X) if sp.issparse(X) else X  # repeated entries are added up
     try:
-        checked = validate_data(estimator, wide, accept_sparse="csr", ensure_all_finite=False, reset=reset)
+        matrix = sp.csr_array(validate_data(estimator, wide, accept_sparse="csr", ensure_all_finite=False, reset=reset))
     except ValueError as error:
-        if columns and "could not convert string" in str(error):
+        if columns and ("could not convert string" in str(error) or "dtype object" in str(error)):  # columns of text
             raise ValueError(read_instead(columns)) from None
         raise
-    matrix = sp.csr_array(checked)
     check_matrix(matrix)
     if not (matrix.has_canonical_format and np.all(matrix.data)):
         matrix = canonical(matrix.copy() if sp.issparse(X) else matrix)

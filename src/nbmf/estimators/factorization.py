@@ -80,6 +80,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         X : Interactions, sparse matrix, array or data frame
             Of shape (n_users, n_items), any finite numbers from 0. What a sparse matrix does not store is a zero. The
             index of a pandas data frame, unless it is the default one, names the users, and its columns the items.
+            The models are of whole numbers; fractions, such as weights, go through the same formulas without a warning.
         unknown : Interactions, sparse matrix or array, optional
             Of X's shape and ids. The cells it stores are left out of the likelihood, whatever X has there: a missing
             count does not mean zero.
@@ -141,10 +142,10 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
     def top_items(self, component: int, n: int = 10) -> TopItems:
         """Return the n items that mark a component, which is numbered from 0 as in `components_`.
 
-        They have the largest product of their expected count by the component, Σ_u⟨w_uk⟩⟨h_ik⟩, and its share of their
-        whole expected count. So an item that is popular everywhere does not lead each component, and no rare item
-        leads because the component alone has it. Components of `Averaged` are those of its members, one member after
-        the other, and so are the weights.
+        They are ordered by weight × share²: the weight is the expected count by the component, Σ_u⟨w_uk⟩⟨h_ik⟩, and the
+        share is its part of the item's whole expected count. So an item that is popular everywhere does not lead each
+        component, and a rare item does not lead because the component alone has it. Components of `Averaged` are those
+        of its members, one member after the other, and so are their weights and shares.
 
         Examples
         --------

@@ -227,8 +227,9 @@ class FactorFit(FitResult):
     @cached_property
     def component_names(self) -> list[str]:
         labels = self.items if self.item_names is None else self.item_names
-        best = (self.top_items(k, NAMED_BY)[0] for k in range(self.item_posterior.dimensions[1]))
-        return ["; ".join(map(str, labels[few].tolist())) for few in best]
+        best = (self.top_items(k, 4 * NAMED_BY)[0] for k in range(self.item_posterior.dimensions[1]))
+        # items may have the same name
+        return ["; ".join(list(dict.fromkeys(map(str, labels[few].tolist())))[:NAMED_BY]) for few in best]
 
     @cached_property
     def _expected(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

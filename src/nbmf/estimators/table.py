@@ -80,8 +80,8 @@ def as_text(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> s
 def as_html(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table as HTML.
 
-    >>> as_html("Metrics", ("", "mean"), [("a < b", "0.3")]).replace("</", "\\n</").splitlines()[3:5]
-    ['</tr></thead><tbody><tr><td>a &lt; b', '</td><td>0.3']
+    >>> "<td>a &lt; b</td>" in as_html("Metrics", ("", "mean"), [("a < b", "0.3")])
+    True
     """
 
     def line(tag: str, cells: Sequence[str]) -> str:

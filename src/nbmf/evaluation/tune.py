@@ -11,6 +11,7 @@ from nbmf.estimators.table import RowTable, Shown, first_rows
 from nbmf.evaluation.evaluate import fingerprint
 from nbmf.evaluation.metrics import check_whole
 from nbmf.evaluation.stopping import EarlyStopping
+from nbmf.inference.progress import RunsProgress
 
 COLOR, BEST_COLOR = "#0072B2", "#D55E00"
 
@@ -22,7 +23,9 @@ class Tuning(RowTable):
     Attributes
     ----------
     best, value : dict, float
-        Settings of the best trial for `estimator(**best)`, with its best sweep as max_iter and tol 0; and its metric.
+        Settings of the best trial for `estimator(**best)`, and its metric. With factors they include the best sweep as
+        max_iter, and tol 0: a fit with them stops after as many sweeps as ranked best, often 15 or 20. Set both anew
+        for a fit that runs to its end.
     trials : list of dict
         One dictionary per finished trial, in order: number, value, sweeps and the settings.
     metric, estimator : str, type
@@ -74,16 +77,18 @@ class Tuning(RowTable):
 
 @dataclass(frozen=True)
 class Search:
-    """Where `tune` searches: the ends of each range, and the seed of everything random."""
+    """Where `tune` searches: the ends of each range, the seed of everything random, and whether it shows progress."""
 
     components: tuple[int, int] = (5, 200)
     concentrations: tuple[float, float] = (0.1, 10.0)
     shapes: tuple[float, float] = (0.1, 3.0)
+    penalties: tuple[float, float] = (3.0, 100.0)
     test_fraction: float = 0.2
     seed: int = 0
+    verbose: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("components", "concentrations", "shapes"):
+        for name in ("components", "concentrations", "shapes", "penalties"):
             least, most = getattr(self, name)
             if not 0 < least <= most:
                 raise ValueError(f"{name} is {(least, most)}; give a positive least value and one not below it")
@@ -94,6 +99,7 @@ class Search:
         if "n_components" in names:
             found["n_components"] = trial.suggest_int("n_components", *self.components, log=True)
         ranges = {"concentration": self.concentrations, "user_shape": self.shapes, "item_shape": self.shapes}
+        ranges["penalty"] = self.penalties
         return found | {n: trial.suggest_float(n, *ends, log=True) for n, ends in ranges.items() if n in names}
 
 
@@ -108,28 +114,31 @@ def tune(
     report: Callable[[int, int, dict[str, Any]], None] | None = None,
     **search: Any,
 ) -> Tuning:
-    """Search for the number of components, concentration and shapes that rank held-out counts best.
+    """Search for the number of components, concentration and shapes, or the penalty, that rank held-out counts best.
 
     Parameters
     ----------
     data : Interactions
         Counts to fit. A part of the non-zeros is held out, so give the training part if you evaluate later.
     estimator : type
-        NBMF or PoissonMF (which has no concentration).
+        NBMF, PoissonMF (which has no concentration) or NBSLIM (concentration and penalty).
     n_trials : int
         Number of trials, including those of earlier calls with the same study.
     metric : str
-        What is maximized, as for `EarlyStopping`, which ends each trial.
+        What is maximized, as for `EarlyStopping`, which ends each trial of a model with factors: a metric of
+        `nbmf.evaluate`, or "log_likelihood", which looks for the model that describes the counts best.
     settings : mapping, optional
         Other settings of the estimator, the same for each trial; max_iter and tol apply to the search, not to `best`.
     study : path, optional
         File of the trials; an interrupted search resumes from it.
     report : callable, optional
         Called after each trial with its number, n_trials and its row.
-    components, concentrations, shapes : tuple, optional
-        Smallest and largest value of each, by default (5, 200), (0.1, 10) and (0.1, 3); equal values fix it.
+    components, concentrations, shapes, penalties : tuple, optional
+        Smallest and largest value of each, by default (5, 200), (0.1, 10), (0.1, 3) and (3, 100); equal values fix it.
     test_fraction, seed : float, int, optional
         Share of the non-zeros that is held out, by default 0.2, and the seed of everything random, by default 0.
+    verbose : bool, optional
+        Whether to show on standard error how many trials are done and the best so far.
 
     Examples
     --------
@@ -145,29 +154,36 @@ def tune(
     if not isinstance(data, Interactions):
         raise TypeError(f"data is a {type(data).__name__}; tune takes Interactions, as nbmf.read_interactions returns")
     known = set(estimator().get_params(deep=False))
-    if "n_components" not in known:
-        raise TypeError(f"{estimator.__name__} has no n_components to tune; nbmf compare --tune tunes it")
+    if not known & {"n_components", "penalty"}:
+        raise TypeError(f"{estimator.__name__} has neither n_components nor a penalty to tune")
     given = dict(settings or {})
     train, valid = data.split(where.test_fraction, seed=where.seed)
     EarlyStopping(train, valid, metric=metric)  # raises for an unknown metric before the search
     what = f"{fingerprint(train, valid)} {metric} {estimator.__name__} {sorted(given.items())!r}"
     trials = _study(study, what, where.seed)
 
-    def run(trial: Any) -> float:
-        chosen = where.suggest(trial, known - set(given))
-        stopping = EarlyStopping(train, valid, metric=metric, patience=4)
-        model = estimator(**{"random_state": where.seed, **chosen, **given}).fit(train, stopping=stopping)
-        trial.set_user_attr("sweeps", model.n_iter_)
-        return max(value for _, value in stopping.history)
+    has_factors = "n_components" in known
+    seeded = {"random_state": where.seed} if "random_state" in known else {}
 
-    while len(finished := _rows(trials)) < n_trials:
-        trials.optimize(run, n_trials=1)
-        if report is not None:
-            report(len(finished) + 1, n_trials, _rows(trials)[-1])
+    def run(trial: Any) -> float:
+        model = estimator(**{**seeded, **where.suggest(trial, known - set(given)), **given})
+        stopping = EarlyStopping(train, valid, metric=metric, patience=4)
+        model.fit(train, **({"stopping": stopping} if has_factors else {}))
+        trial.set_user_attr("sweeps", model.n_iter_)
+        return max(value for _, value in stopping.history) if has_factors else stopping.value_of(model)
+
+    with RunsProgress(f"tune {estimator.__name__}", what="trials", quiet=not where.verbose) as progress:
+        while len(finished := _rows(trials)) < n_trials:
+            trials.optimize(run, n_trials=1)
+            rows = _rows(trials)
+            value = max(row["value"] for row in rows)
+            progress.report(len(rows), n_trials, len(rows) / n_trials, f"best {metric} so far {value:.4f}")
+            if report is not None:
+                report(len(rows), n_trials, rows[-1])
     best = max(finished, key=lambda row: row["value"])
     chosen = {name: value for name, value in best.items() if name not in ("number", "value", "sweeps")}
-    chosen = {"random_state": where.seed, **chosen, **given, "max_iter": best["sweeps"], "tol": 0.0}
-    return Tuning(chosen, best["value"], finished, metric, estimator)
+    stop = {"max_iter": best["sweeps"], "tol": 0.0} if has_factors else {}
+    return Tuning({**seeded, **chosen, **given, **stop}, best["value"], finished, metric, estimator)
 
 
 def _study(path: str | Path | None, what: str, seed: int) -> Any:

@@ -275,6 +275,7 @@ class NegativeBinomial(Likelihood):
         g, h = α * slope, α * α * curvature + α * slope
         with np.errstate(divide="ignore", invalid="ignore"):
             step = np.where(h < 0, -g / h, np.sign(g) * LONGEST_STEP)
+        step = np.where(np.isfinite(step), step, 0.0)  # sums that overflowed say nothing
         better = np.clip(α * np.exp(np.clip(step, -LONGEST_STEP, LONGEST_STEP)), LEAST, MOST)
         return NegativeBinomial(better if better.ndim else float(better))
 
