@@ -156,7 +156,7 @@ def test_examples_of_the_description_can_be_tried(client):
                 body = description["components"]["schemas"][shape]["example"]
             assert client.ask(f"{path}?{query(**given)}", body)[0] == 200, path
             n_tried += bool(given or body)
-    assert n_tried == 8
+    assert n_tried == 9
 
 
 def test_schemathesis_finds_no_fault(client, tmp_path):
