@@ -71,9 +71,12 @@ def test_a_search_is_shown_by_its_best_settings(data):
     assert len(found.to_pandas()) == 2
 
 
-def test_the_picture_is_drawn(data, tmp_path):
-    pytest.importorskip("matplotlib")
+def test_the_picture_is_drawn(data, tmp_path, monkeypatch):
+    figure, drawn = pytest.importorskip("matplotlib.figure").Figure, []
+    save = figure.savefig
+    monkeypatch.setattr(figure, "savefig", lambda self, *given, **how: drawn.append(self) or save(self, *given, **how))
     search(data, n_trials=3).plot(tmp_path / "tuning.png")
+    assert all(tick.is_integer() for tick in drawn[0].axes[0].get_xticks().tolist())  # trials are counted
     assert (tmp_path / "tuning.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 

@@ -26,12 +26,15 @@ ASKED = {  # one request per route
     "/api/recommend": {"user": "ann/7"},
     "/api/explain": {"user": "ann/7", "item": 104},
     "/api/exposures": {"user": "ann/7"},
+    "/api/item": {"item": 104},
     "/api/similar/items": {"item": 104},
     "/api/similar/users": {"user": "ann/7"},
     "/api/search/items": {"q": "blue"},
     "/api/search/users": {"q": "bob"},
+    "/api/search/factors": {"q": "blue"},
     "/api/factors": {},
     "/api/map": {},
+    "/api/counts": {},
     "/api/fit": {},
     "/health": {},
     "/ready": {},
@@ -78,9 +81,14 @@ def test_answers_are_the_views(client, views):
     assert client.get("/api/factors") == views.factors
     assert client.get("/api/map") == views.map
     assert client.get("/api/fit") == views.fit()
+    assert client.get("/api/counts") == views.count_sizes
+    assert client.get("/api/item", item=104, n=2) == views.item("104", 2)
+    assert client.get("/api/search/factors", q="blue") == views.search_factors("blue")
     assert client.get("/api/model") == {**views.card(), "refused": None}
     counts = [(104, 3.0), (107, 1.0)]
     assert client.ask("/api/recommend", BASKET)[:2] == (200, views.recommend_for(counts, 4, 0.9))
+    by_lift = views.recommend_for(counts, 4, 0.9, "lift")
+    assert client.ask("/api/recommend", {**BASKET, "order": "lift"})[:2] == (200, by_lift)
     question = {"items": [*BASKET["items"], {"item": "104", "count": 2}], "item": 103}
     assert client.ask("/api/explain", question)[:2] == (200, views.explain_for([(104, 5.0), (107, 1.0)], 103, 10))
 
@@ -148,7 +156,7 @@ def test_examples_of_the_description_can_be_tried(client):
                 body = description["components"]["schemas"][shape]["example"]
             assert client.ask(f"{path}?{query(**given)}", body)[0] == 200, path
             n_tried += bool(given or body)
-    assert n_tried == 8
+    assert n_tried == 9
 
 
 def test_schemathesis_finds_no_fault(client, tmp_path):

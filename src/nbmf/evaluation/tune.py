@@ -54,7 +54,7 @@ class Tuning(RowTable):
         """Draw the metric against the trials and against each setting (extra `plots`), in the format of the suffix."""
         import matplotlib  # noqa: PLC0415 (slow to import, and an extra)
         from matplotlib.figure import Figure  # noqa: PLC0415
-        from matplotlib.ticker import LogLocator  # noqa: PLC0415
+        from matplotlib.ticker import LogLocator, MaxNLocator  # noqa: PLC0415
 
         fixed = ("max_iter", "tol", "random_state")
         names = [name for name in self.best if name not in fixed and len({trial[name] for trial in self.trials}) > 1]
@@ -66,6 +66,7 @@ class Tuning(RowTable):
             first.plot(numbers, [max(values[:n]) for n in numbers], BEST_COLOR, drawstyle="steps-post")
             first.plot(numbers, values, "o", color=COLOR, markersize=4)
             first.set(xlabel="trial (line: best so far)", ylabel=self.metric.replace("_", " "))
+            first.xaxis.set_major_locator(MaxNLocator(5, integer=True))
             for axes, name in zip(others, names, strict=True):
                 axes.plot([trial[name] for trial in self.trials], values, "o", color=COLOR, markersize=4)
                 axes.axvline(self.best[name], color=BEST_COLOR, linestyle="--", linewidth=1)

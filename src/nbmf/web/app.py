@@ -159,7 +159,7 @@ def _add_answers(app: FastAPI, served: ServedModel, ask: Callable[..., Awaitable
     @app.post("/api/recommend", response_model=schema.Recommendations, summary="Recommend items to a new user")
     async def recommend_for(basket: schema.Basket) -> Response:
         counts, choice = [(row.item, row.count) for row in basket.items], basket.model_dump(include=CHOICE)
-        return await ask(lambda views: views.recommend_for(counts, basket.n, basket.level, **choice))
+        return await ask(lambda views: views.recommend_for(counts, basket.n, basket.level, basket.order, **choice))
 
     @app.post(
         "/api/recommend/batch", response_model=schema.BatchRecommendations, summary="Recommend items to several users"
@@ -181,6 +181,10 @@ def _add_answers(app: FastAPI, served: ServedModel, ask: Callable[..., Awaitable
     async def exposures(user: User, n: Number = schema.MOST_ITEMS) -> Response:
         return await ask(lambda views: views.history(user, n))
 
+    @app.get("/api/item", response_model=schema.Whole, summary="Describe an item: its counts, users and factors")
+    async def item(item: Item, n: Number = 10) -> Response:
+        return await ask(lambda views: views.item(item, n))
+
     @app.get("/api/similar/items", response_model=schema.Items, summary="List the most similar items")
     async def similar_items(item: Item, n: Number = 10) -> Response:
         return await ask(lambda views: views.similar_items(item, n))
@@ -197,6 +201,10 @@ def _add_answers(app: FastAPI, served: ServedModel, ask: Callable[..., Awaitable
     async def search_users(q: Text = "", n: Number = 10) -> Response:
         return await ask(lambda views: views.search_users(q, n))
 
+    @app.get("/api/search/factors", response_model=schema.Whole, summary="Search factors by the names of their items")
+    async def search_factors(q: Text = "") -> Response:
+        return await ask(lambda views: views.search_factors(q))
+
     @app.get("/api/factors", response_model=schema.Whole, summary="List the factors with their top items and users")
     async def factors() -> Response:
         return await ask(lambda views: views.factors)
@@ -204,6 +212,10 @@ def _add_answers(app: FastAPI, served: ServedModel, ask: Callable[..., Awaitable
     @app.get("/api/map", response_model=schema.Whole, summary="Place the items on a map")
     async def item_map() -> Response:
         return await ask(lambda views: views.map)
+
+    @app.get("/api/counts", response_model=schema.Whole, summary="Count the training counts by size")
+    async def counts() -> Response:
+        return await ask(lambda views: views.count_sizes)
 
     @app.get("/api/fit", response_model=schema.Whole, summary="Return the objective after each sweep of the fit")
     async def fit() -> Response:

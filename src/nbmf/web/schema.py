@@ -1,7 +1,7 @@
 # ruff: noqa: D101 (most of these say what they are by their names and fields)
 """Shapes of requests and answers, for validation and for OpenAPI. Answers are written straight from the views."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
 
@@ -44,6 +44,7 @@ class Basket(Wanted):
 
     items: Annotated[list[Count], Field(max_length=MOST_ITEMS)]
     n: Annotated[int, Field(ge=1, le=MOST_ITEMS)] = 10
+    order: Annotated[Literal["score", "lift"], Field(description="lift: by share, relative to all counts")] = "score"
 
 
 class Batch(Wanted):
@@ -80,11 +81,22 @@ class Recommended(Named):
     score: float | None
     interval: Annotated[list[int], Field(min_length=2, max_length=2)] | None = None
     at_least_one: float | None = None
+    lift: float | None = None
 
 
 class Recommendations(Answer):
     user: Id | None
     items: list[Recommended]
+    basket: Annotated[list[Named] | None, Field(description="The items of the request, if it has any")] = None
+
+
+class FactorShare(Shape):
+    """A factor: its position in the model, its rank by size from 0, and its share in a user or an item."""
+
+    factor: int
+    rank: int
+    name: str
+    share: float | None
 
 
 class UserRecommendations(Shape):
@@ -111,6 +123,7 @@ class History(Answer):
     user: Id
     n_items: int
     items: list[UserItem]
+    factors: Annotated[list[FactorShare], Field(description="Largest shares of the user's expected counts")] = []
 
 
 class Part(Named):
@@ -123,14 +136,30 @@ class Others(Shape):
     contribution: float | None
 
 
+class FactorPart(Shape):
+    """A factor: its position in the model, its rank by size from 0, and its part of a score."""
+
+    factor: int
+    rank: int
+    name: str
+    contribution: float | None
+
+
+class OtherFactors(Shape):
+    n_factors: int
+    contribution: float | None
+
+
 class Reasons(Answer):
-    """Where a score comes from: it is the sum of the parts, the others and the prior."""
+    """Where a score comes from: it is the sum of the parts, the others and the prior, and that of all factors."""
 
     user: Id | None
     item: Id
     name: str
     score: float | None
     prior: float | None
+    factors: list[FactorPart]
+    other_factors: OtherFactors
     parts: list[Part]
     others: Others
 
