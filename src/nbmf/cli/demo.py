@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 
 RELEVANCE = {"ndcg_counts": "count", **{f"ndcg_at_least_{s}": f"count ≥ {s}" for s in (1, 2, 5)}}
 FAIRNESS = (
-    "At the same K for all three, this flatters NBMF, as each model has a best K of its own. At those, with five "
-    "starts, `nbmf reproduce` finds an NDCG on counts of 0.3712 for NBMF and 0.3678 for PoissonMF, too close to tell "
-    "apart. `nbmf compare` has models that rank better than both."
+    "The same K for all three flatters NBMF: each model has a best K of its own, and at those NBMF and PoissonMF are "
+    "close; `nbmf reproduce` compares them so. `nbmf compare` has models that rank better than both."
 )
 
 

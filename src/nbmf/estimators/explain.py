@@ -203,16 +203,17 @@ def explain(fit: FitResult, user: Any, item: Any, resources: Resources) -> Expla
     """Split the score of a fitted user for an item."""
     row = one_place(fit.user_lookup, user, "explain one user's score")
     column = one_place(fit.item_lookup, item, "explain the score of one item")
-    reasons = fit.reasons(row, fit.counts[[row]], fit.taken(row)[0], column, resources)
-    return _explanation(fit, fit.users[row : row + 1].tolist()[0], column, fit.taken(row), reasons)
+    taken = fit.taken(row)
+    reasons = fit.reasons(row, *taken, column, resources)
+    return _explanation(fit, fit.users[row : row + 1].tolist()[0], column, taken, reasons)
 
 
 def explain_for(fit: FitResult, new: NewRows, item: Any, resources: Resources) -> Explanation:
     """Split the score of a user who was not fitted."""
     column = one_place(fit.item_lookup, item, "explain the score of one item")
     new.check_one("explain_for")
-    taken = largest_first(new.counts)
-    return _explanation(fit, None, column, taken, fit.reasons(None, new.counts, taken[0], column, resources))
+    taken, whose = largest_first(new.counts), new._replace(nothing_known=not new.counts.nnz)
+    return _explanation(fit, None, column, taken, fit.reasons(whose, *taken, column, resources))
 
 
 def _explanation(

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from nbmf.data.ids import Lookup
-from nbmf.data.interactions import Ids, formed
+from nbmf.data.interactions import FORMS, Ids, formed
 from nbmf.estimators.fold_in import FixedSide, Resources, fold_in
 from nbmf.estimators.ranking import FactorScores, ModelScores, Scores, check_at_least_one, most_typical, nearest
 from nbmf.inference.run import Ending
@@ -111,12 +111,9 @@ class FitResult(ABC):
 
     @abstractmethod
     def reasons(
-        self, row: int | None, taken: sp.csr_array, columns: NDArray[Any], column: int, resources: Resources
+        self, whose: int | NewRows, columns: NDArray[Any], counts: Array, column: int, resources: Resources
     ) -> Reasons:
-        """Split the score of one user for item `column` among the items `columns`, whose counts are in `taken`.
-
-        A new user has no row.
-        """
+        """Split the score of one user, by row or new, for item `column` among the user's counts of `columns`."""
 
     @abstractmethod
     def similar_items(self, column: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
@@ -199,24 +196,26 @@ class FactorFit(FitResult):
         return self.model.likelihood.at(rows, columns)
 
     def reasons(
-        self, row: int | None, taken: sp.csr_array, columns: NDArray[Any], column: int, resources: Resources
+        self, whose: int | NewRows, columns: NDArray[Any], counts: Array, column: int, resources: Resources
     ) -> Reasons:
         """Split Σ_k ⟨w_uk⟩⟨h_ik⟩ by where ⟨w_uk⟩ = (α^W + Σ_j y_uj φ_ujk)/rate_uk comes from.
 
         φ is computed from the factors as they are. Before convergence it differs a little from the one of the last
         update, so each component's allocations are shared out in proportion, and the parts always sum to the score.
         """
-        new = NewRows(np.arange(1), taken, nothing_known=not taken.nnz)
-        users, place = (self.factors_of(new, resources), 0) if row is None else (self.user_posterior, row)
-        items = self.item_posterior
-        count = formed(taken, self.input).toarray()[0, columns].astype(np.float64)
+        rows = None
+        if isinstance(whose, NewRows):
+            users, place = self.factors_of(whose, resources), 0
+        else:
+            users, place, rows = self.user_posterior, whose, np.full(len(columns), whose)
+        items, count = self.item_posterior, FORMS[self.input](counts.astype(np.float64))
         parts = users.mean[place].astype(np.float64) * items.mean[column].astype(np.float64)
         if not len(columns):
             return Reasons(np.empty(0), float(parts.sum()), float(parts.sum()), parts)
         from_prior = users.prior_part(self.model.user_prior, place) * items.mean[column]
         share = users.geometric_mean[place].astype(np.float64) * items.geometric_mean[columns]
         λ = np.maximum(share.sum(axis=1), np.finfo(np.float64).tiny)
-        likelihood = self._likelihood_of(None if row is None else np.full(len(columns), row), columns)
+        likelihood = self._likelihood_of(rows, columns)
         count = likelihood.events(count, λ)
         allocated = count[:, None] * (share / λ[:, None])  # φ
         # where every share has underflowed, the counts speak for themselves
@@ -288,9 +287,9 @@ class AverageFit(FactorFit):
         return self.members[member].top_items(own, n)
 
     def reasons(
-        self, row: int | None, taken: sp.csr_array, columns: NDArray[Any], column: int, resources: Resources
+        self, whose: int | NewRows, columns: NDArray[Any], counts: Array, column: int, resources: Resources
     ) -> Reasons:
-        parts = [member.reasons(row, taken, columns, column, resources) for member in self.members]
+        parts = [member.reasons(whose, columns, counts, column, resources) for member in self.members]
         contributions = sum((part.contributions for part in parts), np.zeros(len(columns))) / len(parts)
         prior, score = (float(np.mean(values)) for values in ([p.prior for p in parts], [p.score for p in parts]))
         by_component = np.concatenate([part.by_component for part in parts]) / len(parts)
@@ -337,10 +336,10 @@ class WeightFit(FitResult):
         return NegativeBinomial(self.concentration)
 
     def reasons(
-        self, row: int | None, taken: sp.csr_array, columns: NDArray[Any], column: int, resources: Resources
+        self, whose: int | NewRows, columns: NDArray[Any], counts: Array, column: int, resources: Resources
     ) -> Reasons:
         """Split b_i + Σ_j x_uj B_ji, in which nothing is approximate."""
-        x = formed(taken, self.input, np.float64).toarray()[0, columns]
+        x = FORMS[self.input](counts.astype(np.float64))
         contributions, prior = x * self._into(column)[columns], float(self.intercept[column])
         return Reasons(contributions, prior, float(np.sort(contributions)[::-1].sum()) + prior)
 
