@@ -132,7 +132,7 @@ def measure(folder: Path, steps: list[str], rows: int, limit: str, components: i
         plan = planned(compact, components)
         found = measured(FIT, compact, components, sweeps)
         show(f"fit, K = {components}, {sweeps} sweeps", f"{plan['memory'] / 1e9:.2f} GB", found,
-             f"{found['sweep']:.2f} s per sweep, {plan['seconds a sweep']:.2f} predicted")  # fmt: skip
+             f"{found['sweep']:.2f} s per sweep, {plan['seconds_per_sweep']:.2f} predicted")  # fmt: skip
 
 
 def main() -> None:

@@ -30,12 +30,10 @@ def main() -> None:
     settings = {"item_shape": 0.3, "max_iter": 300, "accelerate": True, "random_state": 0}
     model = fitted(data, nbmf.NBMF(n_programs, **settings))
     print(f"{'converged' if model.converged_ else 'stopped'} after {model.n_iter_} sweeps\n")
-    # genes that this program explains better than the others do, not those that are active everywhere
-    weight = model.item_factors_**2 / model.item_factors_.sum(axis=1, keepdims=True)
     used = model.user_factors_ * model.item_factors_.sum(axis=0)  # expected molecules per cell and program
     used = used / used.sum(axis=1, keepdims=True)
     for program in np.argsort(-used.mean(axis=0)):
-        genes = data.items[np.argsort(-weight[:, program])[:N_GENES]]
+        genes = model.top_items(program, N_GENES).items
         means = {name: float(used[populations == name, program].mean()) for name in np.unique(populations)}
         strongest = max(means, key=means.__getitem__)
         print(f"{used[:, program].mean():6.1%}  {' '.join(genes):70}  {means[strongest]:.0%} of {strongest}")

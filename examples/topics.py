@@ -31,9 +31,7 @@ def main() -> None:
     size = model.user_factors_ * model.item_factors_.sum(axis=0)  # expected words per document and topic
     usual = [groups[user] for user in data.users.tolist() if user in groups]
     for topic in np.argsort(-size.sum(axis=0)):
-        # words that this topic explains better than the others do, not those that are frequent everywhere
-        weight = model.item_factors_[:, topic] ** 2 / model.item_factors_.sum(axis=1)
-        words = data.items[np.argsort(-weight)[:N_WORDS]]
+        words = model.top_items(topic, N_WORDS).items
         share = (size / size.sum(axis=1, keepdims=True))[:, topic]
         most = [groups[user] for user in data.users[np.argsort(-share)].tolist() if user in groups][:N_DOCUMENTS]
         group = max(sorted(set(most)), key=lambda name: most.count(name) / usual.count(name))

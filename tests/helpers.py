@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -14,6 +16,7 @@ from typing import Any
 
 import hypothesis.extra.numpy as hnp
 import numpy as np
+import pytest
 import scipy.sparse as sp
 from click.testing import CliRunner, Result
 from hypothesis import strategies as st
@@ -172,6 +175,8 @@ def large(dtype: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.random.Gen
 
 # ---- where it runs --------------------------------------------------------------------------------------------------
 
+NOBODY = "65534"
+
 
 def gpus(*, interpreted: bool = True) -> list[Any]:
     """The gpu backend as far as it runs here: its plain passes; its kernels on a GPU or, slowly, interpreted."""
@@ -214,6 +219,29 @@ def _kill_group(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
+@contextmanager
+def open_folder() -> Iterator[Path]:
+    """A folder that every user may enter, unlike pytest's."""
+    with tempfile.TemporaryDirectory(prefix="nbmf-open-", dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
+
+
+def as_nobody(*command: Any) -> list[str]:
+    """Return the command line that runs a command as a user who owns nothing; skip the test where that is impossible.
+
+    The user may read everything, as the interpreter may lie in a folder that is closed to others, and write nothing.
+    """
+    if os.getuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("only root can run a command as another user, with setpriv")
+    who = ["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]
+    rights = ["--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search"]
+    line = ["setpriv", *who, *rights]
+    if subprocess.run([*line, "true"], capture_output=True, timeout=60, check=False).returncode:
+        pytest.skip("setpriv cannot change the user here")
+    return [*line, *map(str, command)]
+
+
 def typed(*arguments: Any, code: int = 0, **environment: str | None) -> Result:
     """Run a command of nbmf, in this process, as typed in a shell; it must exit with the code."""
     from nbmf.cli import main
@@ -223,3 +251,14 @@ def typed(*arguments: Any, code: int = 0, **environment: str | None) -> Result:
         raise result.exception
     assert result.exit_code == code, result.output
     return result
+
+
+def interrupted_at(sweep: int, monkeypatch: Any) -> None:
+    """Press Ctrl-C right after a sweep of any fit of NBMF."""
+    fit = nbmf.NBMF.fit
+
+    def callback(snapshot: Any) -> None:
+        if snapshot.sweep == sweep:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(nbmf.NBMF, "fit", lambda self, X, **settings: fit(self, X, callbacks=[callback], **settings))

@@ -46,7 +46,7 @@ def serving(path, **settings):
     thread = threading.Thread(target=server.run, kwargs={"sockets": [door]})
     thread.start()
     try:
-        wait_for(lambda: served.ready)
+        wait_for(lambda: served.ready, 120)  # with nothing compiled yet
         yield Client(door.getsockname()[1])
     finally:
         server.should_exit = True
@@ -85,7 +85,7 @@ class Client:
         connection.request(method or ("GET" if body is None else "POST"), path, body, sent)
         response = connection.getresponse()
         content = response.read()
-        is_json = response.headers.get("content-type") == "application/json"
+        is_json = response.headers.get("content-type") == "application/json" and method != "HEAD"
         return response.status, json.loads(content) if is_json else content, response.headers
 
     def get(self, path, **parameters):

@@ -129,7 +129,7 @@ KINDS = {"Poisson", "NegativeBinomial", "Gamma", "Point"}
 
 
 def test_the_package_is_small():
-    the_house, at_the_door = 17_500, 1_500  # what newcomers asked for is counted apart
+    the_house, at_the_door = 17_500, 2_500  # what newcomers asked for is counted apart
     assert sum(len(path.read_text().splitlines()) for path in MODULES.values()) <= the_house + at_the_door
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from nbmf.data.interactions import Interactions
     from nbmf.data.read import read_interactions
     from nbmf.estimators.averaged import Averaged
+    from nbmf.estimators.factorize import MisfitWarning
     from nbmf.estimators.loading import load
     from nbmf.estimators.nbmf import NBMF, PoissonMF
     from nbmf.estimators.slim import NBSLIM
@@ -28,6 +29,7 @@ __all__ = [
     "Averaged",
     "EarlyStopping",
     "Interactions",
+    "MisfitWarning",
     "PoissonMF",
     "compare",
     "datasets",
@@ -46,6 +48,7 @@ _HOMES = {
     "data.interactions": ["Interactions"],
     "data.read": ["read_interactions"],
     "estimators.averaged": ["Averaged"],
+    "estimators.factorize": ["MisfitWarning"],
     "estimators.loading": ["load"],
     "estimators.nbmf": ["NBMF", "PoissonMF"],
     "estimators.slim": ["NBSLIM"],

@@ -16,7 +16,7 @@ from nbmf.backends.cpu.passes import Cpu
 from nbmf.model.factors import Point
 from nbmf.model.likelihood import NegativeBinomial, Poisson
 
-pytest.importorskip("distributed", reason="dask.distributed is not installed: pip install 'nbmf[dask]'")
+pytest.importorskip("distributed", reason="dask.distributed is not installed: extra dask")
 
 from nbmf.backends.dask import Cluster, WorkersKilledError, cut_users
 from torture import workers as kill_workers
@@ -175,8 +175,13 @@ def test_a_file_that_was_replaced_or_is_not_there(counts_file, tmp_path):
     part = cut_users(path, nbmf.open_counts(path).matrix, 2, np.dtype(np.float32))[1]
     assert part.load().by_user.nnz > 0
     nbmf.store_counts(counts_file.parent / "parts", path, min_items_per_user=30)
-    with pytest.raises(OSError, match="was replaced since the fit began"):
+    with pytest.raises(OSError, match="was replaced or changed since the fit began"):
         part.load()
+    whole = counts_file.read_bytes()
+    for changed in (whole[: len(whole) // 2], whole[:-2000] + bytes(2000)):
+        path.write_bytes(changed)
+        with pytest.raises(OSError, match=r"was replaced or changed since the fit began|cut short|does not lie"):
+            part.load()
     path.unlink()
     with pytest.raises(FileNotFoundError, match="put it where every machine sees it"):
         part.load()

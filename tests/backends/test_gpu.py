@@ -37,7 +37,7 @@ from nbmf.model.factors import Gamma, Point, Prior
 from nbmf.model.likelihood import NegativeBinomial, Poisson
 from nbmf.model.ties import Ties
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'nbmf[gpu]'")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: extra gpu")
 
 from nbmf.backends.gpu import passes as torch_passes  # noqa: E402
 from nbmf.backends.gpu.arrays import ResidentGamma, Tiles, cut  # noqa: E402

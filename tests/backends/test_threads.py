@@ -3,14 +3,14 @@
 import multiprocessing
 import signal
 import time
-from threading import Event, Timer
+from threading import Event, Timer, get_ident
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbmf.backends.threads import cut_evenly, cut_within, hand_out
+from nbmf.backends.threads import MOST_PER_CORE, cut_evenly, cut_within, hand_out
 
 LENGTHS = st.lists(st.integers(0, 50), min_size=1, max_size=30)
 
@@ -64,6 +64,19 @@ def test_no_task_is_begun_after_an_error(n_threads, waiting):
         hand_out(job, range(100), n_threads, stop=stop)
     assert len(begun) <= n_threads + 1
     assert stop is None or stop[0] == 1
+
+
+def test_no_setting_starts_threads_without_end(monkeypatch):
+    """A file may say n_threads=100000."""
+    monkeypatch.setattr("nbmf.backends.threads.os.cpu_count", lambda: 2)
+    started = set()
+
+    def job(n):
+        started.add(get_ident())
+        time.sleep(0.02)
+
+    hand_out(job, range(200), 100_000)
+    assert 1 < len(started) <= 2 * MOST_PER_CORE
 
 
 def test_tasks_may_hand_out_tasks():

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,7 +12,7 @@ import pytest
 from sklearn.base import clone
 
 import nbmf
-from helpers import small_matrix, typed
+from helpers import interrupted_at, small_matrix, typed
 from nbmf.cli import main
 from nbmf.cli.terminal import show
 from nbmf.evaluation.experiments.baselines import Popularity
@@ -200,7 +199,7 @@ def test_compare_is_compare(plays):
     table = typed("compare", plays, *QUICK, "--baseline", "nbmf", "--metric", "recall_at_10").stdout
     assert "recall_at_10 of" in table
     assert "differences to nbmf" in table
-    assert all(name in table for name in ("nbmf", "poisson", "binary", "popularity"))
+    assert all(name in table for name in ("nbmf", "poisson", "binary", "nbslim", "popularity"))
 
 
 def test_popularity_counts_users():
@@ -220,7 +219,7 @@ def test_popularity_counts_users():
         (["fit", "{plays}"], "Missing option '-o'"),
         (["fit", "{plays}", "-o", "m", "--user", "nobody"], "nobody"),
         (["fit", "{plays}", "-o", "m", "--resume"], "--resume needs a checkpoint to resume from"),
-        (["fit", "{plays}", "-o", "m", "--model", "binary", "--concentration", "2"], "--concentration is a setting of"),
+        (["fit", "{plays}", "-o", "m", "--model", "binary", "--concentration", "2"], "is not a setting"),
         (["fit", "{plays}", "-o", "m", "--min-users", "1000"], "nothing is left with --min-users 1000"),
         (
             ["fit", "{plays}", "-o", "m", "--checkpoint-every", "soon"],
@@ -270,17 +269,6 @@ def test_warnings_are_notes(plays, tmp_path, monkeypatch):
 
 
 # ---- Ctrl-C ---------------------------------------------------------------------------------------------------------
-
-
-def interrupted_at(sweep, monkeypatch):
-    """Ctrl-C right after a sweep of any fit."""
-    fit = nbmf.NBMF.fit
-
-    def callback(snapshot):
-        if snapshot.sweep == sweep:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(nbmf.NBMF, "fit", lambda self, X, **settings: fit(self, X, callbacks=[callback], **settings))
 
 
 def test_ctrl_c_keeps_the_last_finished_sweep(plays, tmp_path, monkeypatch):

@@ -30,17 +30,17 @@ def test_json_has_every_way_to_expose(plays, monkeypatch):
     assert [each["exposure"] for each in told["plans"]] == ["tied", "exact", "Poisson"]
     for each, exposure in zip(told["plans"], ("tied", "exact", None), strict=True):
         sizes = Sizes(data.n_users, data.n_items, data.nnz, 4, exposure, 5)
-        assert each["memory"] == sum(each["memory by use"].values()) > sum(sizes.memory().values())
-        assert each["memory of a GPU"] == sum(sizes.memory("gpu").values())
+        assert each["memory"] == sum(each["memory_by_use"].values()) > sum(sizes.memory().values())
+        assert each["gpu_memory"] == sum(sizes.memory("gpu").values())
         assert each["backend"] == "cpu"
         assert each["machines"] == 1
-        assert 0 < each["seconds a sweep"] < 5
+        assert 0 < each["seconds_per_sweep"] < 5
 
 
 def test_a_file_of_counts_is_its_source(plays, tmp_path, quick):
     nbmf.store_counts(plays, tmp_path / "c")
     ours, source = (json.loads(typed(path, "--json").stdout)["plans"] for path in (tmp_path / "c", plays))
-    assert [each["seconds a sweep"] for each in ours] == [each["seconds a sweep"] for each in source]
+    assert [each["seconds_per_sweep"] for each in ours] == [each["seconds_per_sweep"] for each in source]
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ def test_machines_of_other_sizes(plays, quick):
 
 def test_several_machines_have_a_driver():
     sizes = Sizes(10_000_000, 100_000, 500_000_000, 50)
-    few = {"exposure": "tied", "backend": "cpu", "seconds a sweep": 1.0, "memory": 1e9, "memory of a GPU": 1e9}
-    row = _row(few | {"machines": 11, "memory of the driver": sizes.memory_of_driver()})
+    few = {"exposure": "tied", "backend": "cpu", "seconds_per_sweep": 1.0, "memory": 1e9, "gpu_memory": 1e9}
+    row = _row(few | {"machines": 11, "driver_memory": sizes.memory_of_driver()})
     assert row[-1] == f"11, plus {sizes.memory_of_driver() / 1e9:.1f} GB for the driver"
 
 
@@ -85,7 +85,7 @@ def test_several_machines_have_a_driver():
         (["{plays}", "--memory", "16"], "--memory is '16', which is 16 bytes; write 16GB"),
         (["{plays}", "--min-users", "99"], "nothing is left with --min-users 99"),
         (["{plays}", "--components", "0"], "0 is not in the range"),
-        (["{model}"], "is a model, not a counts"),
+        (["{model}"], "is a model, not a file of counts"),
     ],
 )
 def test_faults_are_told_in_a_sentence(plays, tmp_path, arguments, message):

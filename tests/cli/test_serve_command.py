@@ -2,7 +2,10 @@
 
 import json
 import os
+import re
 import socket
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -10,8 +13,9 @@ import pytest
 import helpers
 import nbmf
 import nbmf.cli.serve
+from helpers import child
 from nbmf.web.reload import ServedModel, history_of
-from serving import TOKEN, write_model
+from serving import TOKEN, Client, wait_for, write_model
 from small_study import write_plays
 
 COMMANDS = nbmf.cli.serve
@@ -36,11 +40,49 @@ def test_off_this_machine_only_with_a_token_and_a_name(tmp_path):
     assert "so it needs a token: --token-file FILE, or NBMF_TOKEN" in typed("serve", path, "--host", "10.0.0.7", code=2)
     for host in ("0.0.0.0", "::"):
         assert "--allow-host NAME" in typed("serve", path, "--host", host, code=2, NBMF_TOKEN=TOKEN)
+    assert "--allow-host * lets other sites" in typed("serve", path, "--allow-host", "*", code=2)
+    for name in ("https://plays.example", "plays.example:8000", "*.example", "a b"):
+        assert f"--allow-host {name} is no host name" in typed("serve", path, "--allow-host", name, code=2)
     (tmp_path / "token").write_text("short\n")
     assert "a token needs at least 16 letters" in typed("serve", path, "--token-file", tmp_path / "token", code=2)
     assert "No such file" in typed("serve", path, "--token-file", tmp_path / "none", code=2)
     for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost"):
         assert COMMANDS._is_loopback(host)
+
+
+@pytest.mark.parametrize("form", ["plain", "json", None])
+def test_requests_are_logged_without_what_they_ask(tmp_path, form):
+    """A line per request, whatever the log level; neither query, which names users, nor token, nor a forged line."""
+    path = tmp_path / "model.nbmf"
+    write_model(path)
+    options = ["--port", 0, "--log-level", "warning", *(["--access-log", form] if form else [])]
+    command = [sys.executable, "-m", "nbmf", "serve", path, *options]
+    with child(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "NBMF_TOKEN": TOKEN}) as process:
+        client = Client(int(re.search(r":(\d+)/", process.stderr.readline())[1]), TOKEN)
+        wait_for(lambda: client.ask("/ready")[0] == 200, 120)
+        _, answer, headers = client.ask("/api/recommend?user=ann/7")
+        client.ask("/a%0aforged%20line", method="PROPFIND")
+        process.terminate()
+        lines = [line for line in process.stderr.read().splitlines() if "/ready" not in line]
+    assert answer["items"]
+    assert TOKEN not in "".join(lines)
+    if form is None:
+        assert lines == []
+        return
+    assert len(lines) == 2
+    when = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+    if form == "plain":
+        assert re.fullmatch(
+            rf"{when} 127\.0\.0\.1 GET /api/recommend 200 [\d.]+ ms {headers['content-length']} bytes", lines[0]
+        )
+        assert "other /a%0Aforged%20line 404" in lines[1]
+    else:
+        first, second = map(json.loads, lines)
+        assert re.fullmatch(when, first["time"])
+        assert 0 < first.pop("milliseconds") < 60_000
+        expected = {"client": "127.0.0.1", "method": "GET", "path": "/api/recommend", "status": 200}
+        assert first == {"time": first["time"], **expected, "bytes": int(headers["content-length"])}
+        assert (second["path"], second["status"]) == ("/a%0Aforged%20line", 404)
 
 
 def test_what_cannot_be_served_is_told_and_not_begun(tmp_path, monkeypatch):
@@ -52,7 +94,7 @@ def test_what_cannot_be_served_is_told_and_not_begun(tmp_path, monkeypatch):
         told = typed("serve", tmp_path / "model.nbmf", "--port", port, code=2)
     assert f"cannot listen on 127.0.0.1:{port} (Address already in use); --port 0 takes any free port" in told
     monkeypatch.setattr(COMMANDS.importlib.util, "find_spec", lambda name: None)
-    assert "pip install 'nbmf[server]'" in typed("serve", tmp_path / "model.nbmf", code=2)
+    assert "in a clone of nbmf, run pip install '.[server]'" in typed("serve", tmp_path / "model.nbmf", code=2)
 
 
 def test_explore_fits_once_and_again_when_the_data_is_newer(tmp_path, started, monkeypatch):

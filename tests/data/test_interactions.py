@@ -1,11 +1,14 @@
 """Interactions hold the ids and counts they were given, and nothing else."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
+import nbmf
 from helpers import count_matrices
 from nbmf import Interactions
 from nbmf.backends.counts import Counts
@@ -136,3 +139,80 @@ def test_counts_lie_both_ways(matrix, block_users):
         items = np.repeat(np.arange(matrix.shape[1]), np.diff(block.indptr))
         back[n * block_users + block.indices, items] += counts.by_user.data[block.data].astype(np.int64)
     np.testing.assert_array_equal(back, matrix)
+
+
+# ---- how they are looked at -----------------------------------------------------------------------------------------
+
+PLAYS = Interactions.from_arrays(["ann", "bob", "ann", "eve"], ["jazz", "jazz", "folk", "jazz"], [3, 1, 12, 0])
+NAMED = replace(PLAYS, item_names=np.array(["Folk & co", "Jazz"]))
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (Interactions.from_arrays([1], [2]), "1 user × 1 item, 1 non-zero count, total 1"),
+        (
+            Interactions.from_arrays([1, 1], [2, 2]),
+            "1 user × 1 item, 1 non-zero count, total 2, 1 repeated pair added up",
+        ),
+        (Interactions.from_arrays([1, 1, 1], [2, 2, 2]), "total 3, 2 repeated pairs added up"),
+        (Interactions.from_matrix([[0, 0]]), "1 user × 2 items, 0 non-zero counts, total 0"),
+        (Interactions.from_matrix([[1.0, 2.0]]), "2 non-zero counts, total 3.0"),
+        (Interactions.from_matrix([[0.5, 2.0]]), "2 non-zero counts, total 2.5, not all whole numbers"),
+        (Interactions.from_matrix([[2**63 - 1, 2]]), "total 9.223372036854776e+18"),
+    ],
+)
+def test_a_sentence_about_them(data, text):
+    assert repr(data).startswith("Interactions(")
+    assert repr(data).endswith(f"{text})")
+
+
+@pytest.mark.parametrize(
+    ("times", "text"),
+    [
+        ([7], "1 event from 7 to 7"),
+        (
+            [1_600_000_500, 1_600_100_000],
+            "2 events from 1600000500 to 1600100000, as Unix time 2020-09-13 to 2020-09-14",
+        ),
+        ([1_600_000_500_000.5], "as Unix time 2020-09-13 to 2020-09-13"),
+        ([5, 1_600_000_500], "2 events from 5 to 1600000500"),
+        (["2017-01-31"], "1 event from 2017-01-31 to 2017-01-31"),
+    ],
+)
+def test_times_that_look_like_unix_time_are_also_shown_as_dates(times, text):
+    events = Interactions.from_arrays(range(len(times)), range(len(times)), times=times).events
+    assert events.summary.endswith(text)
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+@pytest.mark.parametrize("data", [PLAYS, NAMED], ids=["ids", "names"])
+def test_data_frames_come_back_the_same(data, kind):
+    frame = getattr(data, f"to_{kind}")()
+    name = ["name"] if data.item_names is not None else []
+    assert list(frame.columns) == ["user", "item", *name, "count"]
+    again = nbmf.read_interactions(frame, user="user", item="item", count="count")
+    kept = data.select_users(np.array([0, 1]))  # eve has no count
+    assert again.users.tolist() == kept.users.tolist()
+    assert (again.matrix != kept.matrix).nnz == 0
+    if name:
+        assert frame["name"].to_list() == ["Folk & co", "Jazz", "Jazz"]
+
+
+def test_one_users_counts():
+    assert PLAYS.of_user("ann") == {"folk": 12, "jazz": 3}
+    assert list(PLAYS.of_user("ann")) == ["folk", "jazz"]
+    assert PLAYS.of_user("eve") == {}
+    with pytest.raises(
+        KeyError, match=r"user 'anne' was not in these interactions, which had 3 users; did you mean 'ann'"
+    ):
+        PLAYS.of_user("anne")
+
+
+def test_a_notebook_shows_the_first_rows():
+    html = NAMED._repr_html_()
+    assert "<td>ann</td><td>folk</td><td>Folk &amp; co</td><td>12</td>" in html
+    assert "more" not in html
+    many = Interactions.from_matrix(np.ones((100, 100), int))
+    assert many._repr_html_().count("<tr>") == 11
+    assert "and 9,990 more" in many._repr_html_()

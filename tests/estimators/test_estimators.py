@@ -141,6 +141,10 @@ def test_real_values_fit():
         ({"backend": "gpu9"}, [[1]], "backend is 'gpu9'"),
         ({"dtype": "int8"}, [[1]], "dtype is 'int8'"),
         ({"init": "best"}, [[1]], "init is 'best'"),
+        ({"n_components": True}, [[1]], "n_components is True"),
+        ({"tol": 10**400}, [[1]], "tol is 1000"),
+        ({"accelerate": "no"}, [[1]], "accelerate is 'no'; it must be True or False"),
+        ({"random_state": -1}, [[1]], "random_state is -1; it must be None, a whole number from 0"),
         ({"init": (np.ones((1, 3)), np.ones((2, 1)))}, [[1, 2]], r"W0 has shape \(1, 3\)"),
         ({"n_components": 1, "init": (np.ones((1, 1)), np.zeros((1, 1)))}, [[1]], "H0 must be positive"),
     ],
@@ -264,7 +268,7 @@ def test_verbose_writes_plain_lines_where_nobody_watches(capfd):
     assert "NBMF: sweep 3 of at most 3, objective -" in err
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        nbmf.NBMF(2, random_state=0, max_iter=3).fit(small_matrix())
+        nbmf.NBMF(2, random_state=0, max_iter=3, tol=0).fit(small_matrix())
     assert capfd.readouterr() == ("", "")
 
 

@@ -44,3 +44,8 @@ def test_normalized_counts_and_wrong_layers_are_named(adata):
     adata.var_names = ["gene0"] * 25
     with pytest.raises(ValueError, match="var_names_make_unique"):
         interactions(adata, layer="counts")
+
+
+def test_fit_names_the_way_for_cells(adata):
+    with pytest.raises(TypeError, match=r"nbmf.external.anndata.factorize\(adata\)"):
+        nbmf.NBMF(2).fit(adata)

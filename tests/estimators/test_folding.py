@@ -13,7 +13,7 @@ from helpers import LEARNING, MODELS, canonical, count_matrices, held, relative,
 from nbmf.backends import Given
 from nbmf.backends.counts import Counts
 from nbmf.backends.reference import Reference
-from nbmf.estimators.fold_in import FixedSide, Steps, even_start, fold_compiled, fold_plainly
+from nbmf.estimators.fold_in import FixedSide, Steps, even_start, fold_compiled, fold_plainly, stopping_tolerance
 from nbmf.model.factors import Gamma, Point
 from nbmf.model.likelihood import NegativeBinomial, Poisson
 
@@ -190,3 +190,9 @@ def test_items_are_matched_by_their_ids():
     np.testing.assert_array_equal(named.transform(frame), model.transform(frame.to_numpy()))
     with pytest.raises(ValueError, match="feature names"):
         named.transform(frame[frame.columns[::-1]])
+
+
+@pytest.mark.parametrize("tol", [0, 1, np.float32(1e-3), np.inf])
+def test_any_tolerance_is_a_plain_float(tol):
+    """Loops are compiled for each type they meet, which takes many seconds: nobody should wait for that at tol=1."""
+    assert type(stopping_tolerance(tol, np.dtype(np.float32))) is float

@@ -45,6 +45,10 @@ def test_parts_add_up_to_the_score(model, dtype):
             assert found.contributions.sum() + found.prior == pytest.approx(found.score, rel=1e-13, abs=1e-300)
             assert np.all(found.contributions >= 0)
             assert (found.prior == 0) == (model.inference == "mm")
+            products = model.user_factors_[model.users_ == user] * model.item_factors_[model.items_ == item]
+            np.testing.assert_allclose(found.component_scores, np.sort(products[0])[::-1], rtol=rounding)
+            np.testing.assert_allclose(found.component_scores, products[0][found.components], rtol=rounding)
+            assert found.component_scores.sum() == pytest.approx(found.score, rel=1e-13, abs=1e-300)
     assert model.explain("zoe", "item 00").items.tolist() in (["item 07", "item 04"], ["item 04", "item 07"])
     assert len(model.explain("user 3", "item 00").items) == 0
 
@@ -68,6 +72,8 @@ def test_newcomers_get_the_reasons_and_laws_of_their_recommendations(model, coun
         assert why.user is None
         assert why.score == pytest.approx(score, rel=1e-12)
         assert why.contributions.sum() + why.prior == pytest.approx(score, rel=1e-12)
+        assert why.component_scores.sum() == pytest.approx(score, rel=1e-12)
+        assert sorted(why.components) == list(range(model.components_.shape[0]))
         assert dict(zip(why.items.tolist(), why.counts.tolist(), strict=True)) == counts
         assert np.all(np.diff(why.contributions) <= 0)
     if counts and hasattr(model, "add_users"):
@@ -117,6 +123,14 @@ def test_explanations_can_be_shown():
     assert repr(found).startswith("Explanation(user 'user 5', item 'item 02': score ")
     assert "14 other items" in repr(found)
     assert "prior" in repr(found)
+    lines = [line.split("  ")[0] for line in map(str.strip, repr(found).splitlines()[2:])]
+    named = [f"{k} ({'; '.join(model.top_items(k, 3).items)})" for k in found.components]
+    assert lines == ["by component", *named, "by item", *found.items[:5], "14 other items", "prior"]
+    by_component = found.to_pandas(by="component")
+    assert by_component["component"].tolist() == found.components.tolist()
+    assert by_component["contribution"].sum() == pytest.approx(found.score)
+    with pytest.raises(ValueError, match="by is 'factor'"):
+        found.to_pandas(by="factor")
     with pytest.raises(ValueError, match="explain one user's score; got 2"):
         model.explain(["user 1", "user 2"], "item 00")
     with pytest.raises(KeyError, match="item 'item 99'"):
@@ -158,7 +172,91 @@ def test_likeness_is_the_cosine_of_expected_counts(side):
     assert found.ids.tolist() == ids[np.argsort(-cosine, kind="stable")[:6]].tolist()
     np.testing.assert_allclose(found.similarity, np.sort(cosine)[::-1][:6], rtol=1e-9)
     assert found.to_pandas().columns.tolist() == ["id", "similarity"]
-    assert repr(found).startswith("Alike(6)")
+    assert repr(found).startswith("Similar(6)")
+
+
+def marked():
+    """Two groups of users with items of their own, and one item that everybody has most of."""
+    counts = np.zeros((40, 9), int)
+    counts[:20, :4], counts[20:, 4:8], counts[:, 8] = 3, 3, 5
+    counts[:2, 3] = 0
+    return nbmf.NBMF(2, random_state=0, dtype="float64").fit(counts)
+
+
+def test_items_that_mark_a_component_are_its_own():
+    model = marked()
+    one, other = (model.top_items(k, n=9) for k in (0, 1))
+    assert {frozenset(one.items[:4].tolist()), frozenset(other.items[:4].tolist())} == {
+        frozenset(range(4)),
+        frozenset(range(4, 8)),
+    }
+    assert 8 not in (one.items[0], other.items[0])
+    for found in (one, other):
+        expected = model.user_factors_.sum(axis=0) * model.item_factors_
+        np.testing.assert_allclose(found.weight, expected[found.items, found.component], rtol=1e-12)
+        share = (expected / expected.sum(axis=1, keepdims=True))[found.items, found.component]
+        np.testing.assert_allclose(found.share, share, rtol=1e-12)
+    assert one.to_pandas().columns.tolist() == ["item", "weight", "share"]
+    assert repr(one).startswith("TopItems(component 0: 9 items)")
+    for wrong in (2, -1, 0.5):
+        with pytest.raises(ValueError, match=f"no component {wrong}; the components are numbered 0 to 1"):
+            model.top_items(wrong)
+
+
+def test_components_of_an_average_are_those_of_its_members():
+    counts = marked().result_.counts
+    model = nbmf.Averaged(nbmf.NBMF(2, dtype="float64"), n_runs=3, random_state=1).fit(counts)
+    assert model.top_items(3).items.tolist() == model.members_[1].top_items(1).items.tolist()
+    why = model.explain(0, 8)
+    for k, name in zip(why.components, why.component_names, strict=True):
+        own = model.members_[k // 2].explain(0, 8)
+        assert name == f"{own.component_names[own.components.tolist().index(k % 2)]}; of members_[{k // 2}]"
+
+
+def test_item_weights_have_no_components():
+    why = nbmf.NBSLIM().fit(small_matrix()).explain(0, 1)
+    assert why.components is why.component_scores is why.component_names is None
+    assert "component" not in repr(why)
+    with pytest.raises(ValueError, match="a model that has components"):
+        why.to_pandas(by="component")
+
+
+ANSWERS = {
+    "recommend": lambda m: m.recommend([0, 1], n=5),
+    "exposures": lambda m: m.exposures(5),
+    "explain": lambda m: m.explain(5, "<item> 02"),
+    "similar_items": lambda m: m.similar_items("<item> 05"),
+    "top_items": lambda m: m.top_items(1),
+    "predictive": lambda m: m.predictive(5, m.items_),
+}
+
+
+@pytest.mark.parametrize("ask", ANSWERS.values(), ids=ANSWERS)
+def test_answers_are_shown_as_tables(ask):
+    """The same cells as text and as HTML, whose angle brackets are escaped; no arrays, no addresses."""
+    data = nbmf.Interactions.from_matrix(small_matrix(), items=[f"<item> {n:02}" for n in range(20)])
+    found = ask(clone(MODELS[3]).set_params(random_state=0, max_iter=10).fit(data))
+    title, head, rows = found.shown()
+    text, html = repr(found), found._repr_html_()
+    assert text.splitlines()[0] == title
+    assert len(text.splitlines()) == 2 + len(rows) == html.count("<tr>") + 1
+    assert "array(" not in text
+    assert " at 0x" not in text
+    assert "<item>" in text
+    assert "&lt;item&gt;" in html
+    assert "<item>" not in html
+    assert all(len(row) == len(head) for row in rows)
+    assert len(found.to_pandas()) > 0
+
+
+def test_long_tables_are_cut():
+    model = fitted(MODELS[0])
+    text = repr(model.recommend(n=4))
+    assert len(text.splitlines()) == 2 + 25 + 1
+    n_left = np.count_nonzero(np.isfinite(model.recommend(n=4).scores)) - 25
+    assert text.splitlines()[-1] == f"… {n_left:,} more"
+    pairs = model.predictive(["user 1"] * 60, ["item 00", "item 01"] * 30)
+    assert repr(pairs).splitlines()[-1] == "… 35 more"
 
 
 def test_one_alone_is_like_nobody():

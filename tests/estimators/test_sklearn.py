@@ -71,3 +71,67 @@ def test_data_frames_go_in_and_come_out():
     assert list(found.index) == list(frame.index)
     with pytest.raises(ValueError, match="feature names"):
         model.transform(frame.rename(columns={"item3": "other"}))
+
+
+def cells(n_cells=30, seed=0):
+    pd = pytest.importorskip("pandas")
+    index, columns = [f"cell{n}" for n in range(n_cells)], [f"gene{n}" for n in range(20)]
+    return pd.DataFrame(small_matrix(n_cells, 20, seed), index=index, columns=columns)
+
+
+def test_the_index_of_a_data_frame_is_its_users(tmp_path):
+    frame = cells()
+    model = nbmf.NBMF(3, max_iter=20, random_state=0).fit(frame)
+    model.save(tmp_path / "cells.nbmf")
+    for one in (model, nbmf.load(tmp_path / "cells.nbmf")):
+        assert one.users_.tolist() == frame.index.tolist()
+        assert one.recommend("cell0", n=2).items[0, 0].startswith("gene")
+    found = model.recommend_for(frame.iloc[[4, 2]], n=2)
+    assert found.users.tolist() == ["cell4", "cell2"]
+    np.testing.assert_allclose(model.transform(frame.iloc[[4]]), model.transform(frame)[[4]], rtol=1e-6)
+    assert model.score(frame) == pytest.approx(model.score(frame.reset_index(drop=True)))  # folded in, known or not
+    more = cells(33, seed=2).iloc[28:]
+    with pytest.raises(ValueError, match="user 'cell28' is in the model already"):
+        model.add_users(more)
+    before = model.exposures("cell28").count.sum()
+    model.partial_fit(more)
+    assert model.users_.tolist() == [f"cell{n}" for n in range(33)]
+    assert model.exposures("cell28").count.sum() == before + more.loc["cell28"].sum()
+
+
+def test_a_default_index_names_nobody():
+    frame = cells().reset_index(drop=True)
+    assert nbmf.NBMF(2, max_iter=5, random_state=0).fit(frame.iloc[5:]).users_.tolist() == list(range(25))
+    some = frame.iloc[[7, 3, 9]]
+    assert nbmf.NBSLIM().fit(some).users_.tolist() == [7, 3, 9]
+    dates = frame.set_index(np.arange(30).astype("datetime64[D]"))
+    assert nbmf.NBSLIM().fit(dates).users_.tolist() == list(range(30))
+
+
+def test_repeated_users_are_refused():
+    with pytest.raises(ValueError, match="'cell3' appears in it more than once; add up such rows"):
+        nbmf.NBMF(2).fit(cells().rename(index={"cell9": "cell3"}))
+
+
+def test_tables_of_interactions_are_not_matrices():
+    pd = pytest.importorskip("pandas")
+    who = pd.DataFrame({"who": ["ann", "bob"], "band": ["a", "b"], "plays": [3, 4]})
+    with pytest.raises(ValueError, match=r"read_interactions\(frame, user='who', item='band', count='plays'\)"):
+        nbmf.NBMF(2).fit(who)
+    numbers = pd.DataFrame({"user_id": [1, 2], "song": [3, 4], "rating": [3, 4], "year": [1, 2]})
+    with pytest.raises(ValueError, match="read_interactions"):
+        nbmf.NBSLIM().fit(numbers)
+    pl = pytest.importorskip("polars")
+    with pytest.raises(ValueError, match="user='who', item='band', count='plays'"):
+        nbmf.NBMF(2).fit(pl.from_pandas(who))
+    assert nbmf.NBMF(2, max_iter=3).fit(pd.DataFrame({"jazz": [1, 2], "users": [3, 4]})).n_iter_ == 3
+
+
+def test_factors_are_turned_into_expected_counts():
+    model = nbmf.Averaged(nbmf.NBMF(2, max_iter=10), n_runs=2, random_state=0).fit(small_matrix())
+    for one in (model, model.members_[0]):
+        expected = one.inverse_transform(one.transform(small_matrix()[:3]))
+        best = one.recommend_for(small_matrix()[:3], n=20, exclude_seen=False)
+        np.testing.assert_allclose(np.sort(expected, axis=1)[:, ::-1], best.scores, rtol=1e-5)
+        with pytest.raises(ValueError, match=r"X has shape \(3, 20\); rows of factors"):
+            one.inverse_transform(small_matrix()[:3])

@@ -317,8 +317,8 @@ def test_odd_data_get_answers_or_sentences(split):
         nbmf.NBSLIM(input="counts").fit(small_matrix()).recommend_for({0: 1e39})
     with pytest.raises(ValueError, match="NBSLIM has no random_state"):
         nbmf.Averaged(nbmf.NBSLIM()).fit(small_matrix())
-    with pytest.raises(TypeError, match="NBSLIM has no n_components to tune"):
-        nbmf.tune(split[0], estimator=nbmf.NBSLIM)
+    with pytest.raises(TypeError, match="Averaged has neither n_components nor a penalty to tune"):
+        nbmf.tune(split[0], estimator=nbmf.Averaged)
     assert np.all(model.similar_items(0, n=20).similarity > 0)
 
 

@@ -107,6 +107,7 @@ def judged_users(draw):
     return score, test, draw(hnp.arrays(np.int64, (2, n_items), elements=st.sampled_from([0, 0, 1])))
 
 
+@pytest.mark.filterwarnings("ignore:.* of pairs that were fitted")
 @given(judged_users(), st.integers(1, 6))
 def test_every_metric_is_the_mean_over_all_orders_of_equal_scores(judged, k):
     score, test, train = judged
@@ -171,6 +172,7 @@ def test_gains_are_exact_where_they_can_be():
     np.testing.assert_allclose(scaled_gains(half, 2.5) * 2**2.5, 2**half - 1, rtol=1e-15)
 
 
+@pytest.mark.filterwarnings("ignore:.* of pairs that were fitted")
 def test_what_is_recommended():
     train = sp.csr_array([[1, 1, 0, 0, 1], [1, 0, 0, 0, 1], [1, 0, 0, 0, 0]])
     ranks = popularity_ranks(train)
@@ -346,3 +348,33 @@ def test_a_score_that_is_no_number_is_named():
 
     with pytest.raises(ValueError, match="score of user 1 for item 0 is not a number"):
         nbmf.evaluate(Broken(), np.zeros((2, 2)), [[0, 0], [1, 0]])
+
+
+def test_tests_that_were_fitted_are_noted():
+    train, test = nbmf.datasets.simulate(30, 20, n_components=2, mean_count=0.5, seed=0).split(seed=0)
+    model = nbmf.NBMF(2, random_state=0).fit(train)
+    nbmf.evaluate(model, train, test, n_boot=1)  # says nothing
+    with pytest.warns(UserWarning, match=f"{train.nnz:,} of {train.nnz:,} test counts are of pairs that were fitted"):
+        nbmf.evaluate(model, train, train, n_boot=1)
+
+
+def test_a_model_of_a_matrix_is_told_from_one_of_other_data():
+    data = nbmf.datasets.simulate(30, 20, n_components=2, mean_count=0.5, seed=0)
+    for users in ([f"u{n}" for n in range(30)], list(range(7, 37))):
+        train, test = nbmf.Interactions.from_matrix(data.matrix, users=users).split(seed=0)
+        model = nbmf.NBMF(2, random_state=0).fit(train.matrix)
+        with pytest.raises(
+            ValueError, match=f"fitted to a matrix without ids.*ids such as {users[0]!r}; fit it to train"
+        ):
+            nbmf.evaluate(model, train, test)
+        assert nbmf.evaluate(model, train.matrix, test.matrix, n_boot=1).n_users > 0  # the remedy
+
+
+def test_results_are_tables_in_a_notebook():
+    train, test = nbmf.datasets.simulate(30, 20, n_components=2, mean_count=0.5, seed=0).split(seed=0)
+    model = nbmf.NBMF(2, random_state=0).fit(train)
+    found = nbmf.evaluate(model, train, test, n_boot=2)
+    for result in (found, nbmf.compare({"a < b": found}, n_boot=2), nbmf.evaluation.calibration(model, train, test)):
+        html = result._repr_html_()
+        assert html.count("<tr>") == len(result.to_pandas()) + 1 == len(repr(result).splitlines()) - 1
+        assert "a < b" not in html

@@ -45,9 +45,38 @@ def test_settings_given_are_not_searched(data):
     assert found.best["n_components"] == 3
 
 
-def test_the_picture_is_drawn(data, tmp_path):
-    pytest.importorskip("matplotlib")
+def test_item_weights_are_tuned(data):
+    found = nbmf.tune(data, estimator=nbmf.NBSLIM, n_trials=3, penalties=(1.0, 50.0), settings={"tol": 1.0})
+    assert {"penalty", "concentration"} <= found.best.keys()
+    assert not {"max_iter", "random_state"} & found.best.keys()
+    train, valid = data.split(0.2, seed=0)
+    model = nbmf.NBSLIM(**found.best).fit(train)
+    assert nbmf.evaluate(model, train, valid, n_boot=1)["ndcg_counts"].mean == pytest.approx(found.value, abs=1e-9)
+
+
+def test_a_search_shows_its_progress(data, capsys):
+    found = search(data, n_trials=2, verbose=True)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"tune NBMF: 2 of 2 trials, best ndcg_counts so far {found.value:.4f}")
+    search(data, n_trials=1)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_search_is_shown_by_its_best_settings(data):
+    found = search(data, n_trials=2, metric="log_likelihood")
+    lines = repr(found).splitlines()
+    assert lines[0] == f"Tuning of NBMF: best log_likelihood {found.value:.4f} of 2 trials"
+    assert [line.split()[0] for line in lines[2:]] == list(found.best)
+    assert found._repr_html_().count("<td>") == 2 * len(found.best)
+    assert len(found.to_pandas()) == 2
+
+
+def test_the_picture_is_drawn(data, tmp_path, monkeypatch):
+    figure, drawn = pytest.importorskip("matplotlib.figure").Figure, []
+    save = figure.savefig
+    monkeypatch.setattr(figure, "savefig", lambda self, *given, **how: drawn.append(self) or save(self, *given, **how))
     search(data, n_trials=3).plot(tmp_path / "tuning.png")
+    assert all(tick.is_integer() for tick in drawn[0].axes[0].get_xticks().tolist())  # trials are counted
     assert (tmp_path / "tuning.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 

@@ -258,6 +258,10 @@ def test_other_data_and_files_are_refused(tmp_path):
         ({}, {"objectives": np.empty(0)}, "it has no sweep"),
         ({"generator": {"position": -1}}, {}, "has an invalid state"),
         ({"before": None}, {}, "'before' is None, not a number"),
+        ({"before": "nan"}, {}, "'before' is 'nan', not a number"),
+        ({"log_base": "inf"}, {}, "its log_base is inf"),
+        ({}, {"objectives": np.array([-9.0, np.nan])}, "or one without an objective"),
+        ({}, {"users.mean": np.ones((60, 2))}, "have different shapes or types"),
     ],
 )
 def test_lies_are_found(tmp_path, entries, arrays, message):
@@ -267,6 +271,39 @@ def test_lies_are_found(tmp_path, entries, arrays, message):
     container.write(tmp_path / "c", found.document | entries, found.arrays | arrays)
     with pytest.raises(StorageError, match=message):
         model.fit(MATRIX, resume=tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda values: values[1:], r"'trail.0.0' has type float32 and shape \(59, 2\); it must be 60 × 2"),
+        (lambda values: values.astype(np.float64), "not finite, or of another type"),
+        (lambda values: np.nan * values, "not finite, or of another type"),
+    ],
+)
+def test_earlier_states_that_do_not_fit_are_found(tmp_path, change, message):
+    model = nbmf.NBMF(2, random_state=0, max_iter=3, accelerate=True).fit(MATRIX, checkpoint=tmp_path / "c")
+    found = container.read(tmp_path / "c")
+    container.write(tmp_path / "c", found.document, found.arrays | {"trail.0.0": change(found.arrays["trail.0.0"])})
+    with pytest.raises(StorageError, match=message):
+        model.set_params(max_iter=6).fit(MATRIX, resume=tmp_path / "c")
+
+
+def test_a_checkpoint_that_could_not_be_resumed_is_not_written(tmp_path):
+    """The fit warns and goes on, and the checkpoint before stays."""
+    path = tmp_path / "c"
+    model = nbmf.NBMF(2, random_state=0, max_iter=4, tol=0)
+
+    def spoil(snapshot):
+        if snapshot.sweep == 3:
+            snapshot.state.users.exposed.flat[0] = -7e-7
+
+    with pytest.warns(
+        UserWarning, match=r"checkpoint of sweep 3: .*c: its array 'users.exposed' .*nothing was written"
+    ):
+        model.fit(MATRIX, checkpoint=path, checkpoint_every=1, callbacks=[spoil])
+    assert len(container.read(path).arrays["objectives"]) in (2, 4)
+    assert os.listdir(tmp_path) == ["c"]
 
 
 # ---- callbacks and early stopping -----------------------------------------------------------------------------------

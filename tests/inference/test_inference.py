@@ -285,15 +285,16 @@ def test_an_interrupt_keeps_the_last_finished_sweep():
         run(Interrupted(), state, counts, backend, Until(50, 0))
 
 
-def test_a_falling_objective_raises():
+@pytest.mark.parametrize("times", [3, 1.0001])
+def test_a_falling_objective_raises(times):
     backend = Reference()
     state, counts = start(small_matrix(), backend)
 
     class Backwards:
         def step(self, state, counts, backend):
-            worse = state.users.mean * 3
+            worse = state.users.mean * times
             return observe(state.model, counts, backend, type(state.users)(worse), state.items, None, state.log_base)
 
-    better = run(MM(), state, counts, backend, Until(20, 0)).state
+    better = run(MM(), state, counts, backend, Until(1000, 0)).state
     with pytest.raises(FallingObjectiveError, match="sweep 1: the objective went from"):
         run(Backwards(), better, counts, backend, Until(5, 0))

@@ -39,13 +39,28 @@ def test_runs_are_written_one_by_one_with_the_time_left(clock, capsys):
     ]
 
 
+def test_compiling_is_not_part_of_the_time_left(clock, capsys):
+    """22 s to compile and one for the first of a hundred blocks; the others take a tenth of a second each."""
+    with RunsProgress("NBSLIM", compiles=True, what="items") as bar:
+        clock.seconds = 23.0
+        bar.report(1, 100, 0.01)
+        clock.seconds = 24.0
+        bar.report(11, 100, 0.11)
+        bar.report(100, 100, 1.0)
+    assert capsys.readouterr().err.splitlines() == [
+        "NBSLIM: 1 of 100 items",
+        "NBSLIM: 11 of 100 items, about 9 s left",
+        "NBSLIM: 100 of 100 items",
+    ]
+
+
 def test_quiet_says_nothing(capsys):
     with Progress("NBMF", 9, quiet=True) as bar:
         bar.report(SimpleNamespace(sweep=1, objective=-1.0))
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_terminal_has_a_bar(monkeypatch):
+def test_a_terminal_has_a_bar(clock, monkeypatch):
     class Terminal(StringIO):
         def isatty(self):
             return True

@@ -1,6 +1,7 @@
 """Damaged and forged files: each is refused with a sentence, and none of them runs code."""
 
 import ast
+import copy
 import json
 import pickle
 from pathlib import Path
@@ -13,6 +14,7 @@ import nbmf
 from format_1 import START, seal
 from helpers import small_matrix
 from nbmf.estimators import files
+from nbmf.estimators.factorization import Factorization
 from nbmf.inference import checkpoints
 from nbmf.storage import codec, container
 from nbmf.storage.container import MissingStorageError, StorageError
@@ -107,6 +109,9 @@ def generator_at(position):
     return {"position": position, "has_gauss": 0, "gauss": 0.0}, {"settings.random_state.key": state["state"]["key"]}
 
 
+NESTED = [[[[[[[[[[[]]]]]]]]]]]
+
+
 @pytest.mark.parametrize(
     ("entries", "arrays", "message"),
     [
@@ -129,6 +134,20 @@ def generator_at(position):
         ({"users.law": "cauchy"}, {}, "follows the law 'cauchy'"),
         ({"users.law": "point"}, {"users.value": np.ones((4, 1))}, "differ in kind or in number of components"),
         ({"user_ids": "<U999999999"}, {}, "are of type <U999999999, which makes them too long"),
+        ({"user_ids": "<U4000000"}, {}, r"too long .*: 64,000,000 bytes from 37 bytes of the file"),
+        ({"item_ids": "float64"}, {}, "its item_ids are int64, not 'float64'"),
+        ({"users.prior.shape": "nan"}, {}, "'users.prior.shape' is 'nan', not a number"),
+        ({"items.prior.rate": "inf"}, {}, "'items.prior.rate' is inf, not above 0 and finite"),
+        ({"class": NESTED}, {}, r"'class' is \[\[\[\[\[\[\[...\]+, not of type str"),
+        ({"settings": {"tol": NESTED}}, {}, r"'settings.tol' is \[\["),
+        ({"settings": {"tol": {"likelihood": "poisson", "parameters": {"x": 10**400}}}}, {}, "'settings.tol' is"),
+        ({"concentration": "array"}, {"concentration": np.ones((4, 3))}, r"shape \(4, 3\) for 4 × 3"),
+        ({}, {"items.row_means": np.array([1, np.inf, 1])}, "'items.row_means' has entries that are not finite"),
+        ({}, {"items.row_logs": np.array([1, np.nan, 1])}, "logarithms or entropies of its factor 'items' are not"),
+        ({}, {"items.mean": np.ones((3, 1))}, "moments of its factor 'items' have different shapes or types"),
+        ({}, {"objective": np.empty(0)}, "it has no sweep"),
+        ({}, {"counts.indptr": "int64"}, "indices of its counts are int32 and int64"),
+        ({}, {"counts.data": "float16"}, "its counts are of type float16"),
         ({}, {"users.mean": np.ones((5, 1))}, r"'users.mean' has type float64 and shape \(5, 1\); it must be 4 × any"),
         ({}, {"users.mean": np.array([[1.0], [2], [np.nan], [1]])}, "not finite numbers from 0"),
         ({}, {"users.mean": np.array([[1.0], [2], [-1], [1]])}, "not finite numbers from 0"),
@@ -151,6 +170,8 @@ def test_lies_are_found(contents, entries, arrays, message):
         "-1": lambda a: a - 1,
         "reversed": lambda a: a[::-1],
         "negative": lambda a: -a,
+        "int64": lambda a: a.astype(np.int64),
+        "float16": lambda a: a.astype(np.float16),
     }
     forged = dict(contents.arrays)
     for name, value in arrays.items():
@@ -161,6 +182,98 @@ def test_lies_are_found(contents, entries, arrays, message):
     container.write(path, contents.document | entries, forged)
     with pytest.raises(StorageError, match=message):
         nbmf.load(path)
+
+
+NO_COUNT = ("x", True, 0, -1, 1.5, {"float": "nan"}, 2**63, 10**400, {"arrays": 2})
+NO_SIZE = ("x", None, True, -1, {"float": "nan"}, 10**400, {"arrays": 2})
+NO_NAME = ("x", None, True, 3, {"arrays": 2})
+HOSTILE = {
+    "n_threads": NO_COUNT, "max_iter": (None, *NO_COUNT), "tol": NO_SIZE, "backend": NO_NAME, "dtype": ("f2", *NO_NAME),
+    "accelerate": ("yes", None, 2, {"arrays": 2}), "verbose": ("yes", None, 2), "concentration": (0, 1e31, *NO_SIZE),
+}  # fmt: skip
+OF_FACTORS = HOSTILE | {
+    "n_components": (None, *NO_COUNT), "user_shape": (0, {"float": "inf"}, *NO_SIZE), "item_shape": (0, *NO_SIZE),
+    "rates": NO_NAME, "shapes": NO_NAME, "inference": ("svi", *NO_NAME),
+    "random_state": ("x", True, -1, 2**32, 0.5, 10**400), "init": ("best", None, 3, {"arrays": 1}, {"arrays": -1}),
+}  # fmt: skip
+OF_EXPOSURES = {"exposure": NO_NAME, "n_clusters": (None, *NO_COUNT)}
+SETTINGS = {
+    "NBMF": OF_FACTORS | OF_EXPOSURES,
+    "PoissonMF": OF_FACTORS | {"binarize": ("yes", None, 2)},
+    "Factorization": OF_FACTORS | OF_EXPOSURES | {"likelihood": ("poisson", None, 3, {"arrays": 2})},
+    "NBSLIM": HOSTILE | {"penalty": NO_SIZE, "input": NO_NAME, "target": NO_NAME, "n_neighbors": NO_COUNT},
+    "Averaged": {
+        "n_runs": (None, *NO_COUNT),
+        "random_state": ("x", True, -1),
+        "tol": (1,),
+        "estimator": (None, "NBMF"),
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """The contents of a small file of each estimator; an average has the setting `tol` only in its members."""
+    path, found = tmp_path_factory.mktemp("saved") / "model.nbmf", {}
+    one = {"max_iter": 2, "random_state": 0}
+    models = nbmf.NBMF(1, **one), nbmf.PoissonMF(1, **one), Factorization(1, **one), nbmf.NBSLIM(penalty=1.0)
+    for model in (*models, nbmf.Averaged(nbmf.NBMF(1, max_iter=2), n_runs=2, random_state=0)):
+        model.fit(small_matrix(6, 5)).save(path)
+        found[type(model).__name__] = container.read(path)
+    return found
+
+
+@pytest.mark.parametrize(("name", "setting"), [(name, setting) for name, of in SETTINGS.items() for setting in of])
+def test_settings_that_fit_would_refuse_are_refused(saved, tmp_path, name, setting):
+    """Of every estimator, with the name of the setting; `concentration` is no setting of PoissonMF, and unknown."""
+    path, found = tmp_path / "model.nbmf", saved[name]
+    for value in SETTINGS[name][setting]:
+        changed = found.document["settings"] | {setting: value}
+        pair = {f"settings.{setting}.{n}": np.ones((2, 1)) for n in range(2)}
+        container.write(path, found.document | {"settings": changed}, found.arrays | pair)
+        with pytest.raises(StorageError, match=rf"model.nbmf: ({setting} is |has the setting '{setting}', unknown)"):
+            nbmf.load(path)
+
+
+def test_settings_of_members_are_checked(saved, tmp_path):
+    found = saved["Averaged"]
+    for setting, values in (SETTINGS["NBMF"]).items():
+        members = copy.deepcopy(found.document["members"])
+        members[1]["settings"][setting] = values[0]
+        container.write(tmp_path / "a", found.document | {"members": members}, found.arrays)
+        with pytest.raises(StorageError, match=f"a: {setting} is "):
+            nbmf.load(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("of_the_second", "arrays"),
+    [
+        ({"class": "PoissonMF"}, {}),
+        ({"concentration": "inf"}, {}),
+        ({"concentration": "array"}, {"1/concentration": np.ones((1, 5))}),
+        ({}, {"1/item_ids": np.arange(1, 6)}),
+    ],
+)
+def test_members_that_cannot_be_averaged_are_found(saved, tmp_path, of_the_second, arrays):
+    found = saved["Averaged"]
+    members = copy.deepcopy(found.document["members"])
+    members[1] |= of_the_second
+    members[1]["settings"] = {}
+    container.write(tmp_path / "a", found.document | {"members": members}, found.arrays | arrays)
+    with pytest.raises(StorageError, match="members are not fits of one estimator to the same users and items"):
+        nbmf.load(tmp_path / "a")
+
+
+def test_many_members_of_few_arrays_are_refused(saved, tmp_path, monkeypatch):
+    """Each takes memory for its factors, which the file holds only once."""
+    found = saved["Averaged"]
+    many = found.document | {"members": found.document["members"][:1] * 50}
+    container.write(tmp_path / "a", many, found.arrays)
+    assert len(nbmf.load(tmp_path / "a").members_) == 50  # small enough
+    monkeypatch.setattr(codec, "FREE_BYTES", 0)
+    monkeypatch.setattr(codec, "MOST_PER_BYTE", 1)
+    with pytest.raises(StorageError, match="its 50 members take too much memory"):
+        nbmf.load(tmp_path / "a")
 
 
 @pytest.mark.parametrize(
@@ -230,6 +343,7 @@ def test_rows_whose_differences_overflow_are_found(tmp_path, kind, whole):
         nbmf.NBMF(2, max_iter=2, random_state=0).fit(nbmf.open_counts(path)).save(path)
     contents, limits = container.read(path), np.iinfo(whole)
     forged = {"counts.indptr": np.array([0, limits.max, limits.min, -1, 12], whole)}
+    forged["counts.indices"] = contents.arrays["counts.indices"].astype(whole)
     container.write(path, contents.document, contents.arrays | forged)
     with pytest.raises(StorageError, match="rows of its counts do not follow each other"):
         nbmf.load(path) if kind == "model" else nbmf.open_counts(path)

@@ -1,6 +1,7 @@
 """Counts larger than memory: the file holds what reading and filtering in memory gives, and damage is refused."""
 
 import errno
+import mmap
 import os
 import subprocess
 import sys
@@ -241,7 +242,7 @@ def test_damage_and_forgery_are_found(plays, tmp_path):
         with pytest.raises(StorageError, match="not how nbmf writes"):
             nbmf.open_counts(path)
     nbmf.NBMF(1, max_iter=1).fit(small_matrix()).save(path)
-    with pytest.raises(StorageError, match="is a model, not a counts"):
+    with pytest.raises(StorageError, match="is a model, not a file of counts"):
         nbmf.open_counts(path)
 
 
@@ -360,3 +361,90 @@ def test_a_fault_in_one_of_the_parts_names_it(tmp_path):
         pq.write_table(pa.table({"user": [1, 2], "item": [3, 4], "count": counts}), tmp_path / f"part{n}.parquet")
     with pytest.raises(ReadError, match=r"part1\.parquet, row 1 \(from 0\): count '-7' is negative"):
         nbmf.read_interactions(tmp_path)
+
+
+DISTURBED = """
+import shutil, sys
+import nbmf
+from nbmf.storage import container
+
+whole, other, path = sys.argv[1:]
+
+def cut():
+    open(path, "r+b").truncate(0)
+
+def replace_in_place():
+    shutil.copyfile(other, path)
+
+def change():
+    with open(path, "r+b") as stream:
+        length = len(stream.read())
+        stream.seek(length // 2)
+        stream.write(b"\\0" * (length - length // 2))
+
+def used(disturb):
+    shutil.copyfile(whole, path)
+    data = nbmf.open_counts(path)
+    model = nbmf.NBMF(3, random_state=0, max_iter=6, tol=0, backend="cpu")
+    model.fit(data, callbacks=[lambda snapshot: disturb() if snapshot.sweep == 2 else None])
+    train, test = data.split()
+    ndcg = nbmf.evaluate(nbmf.PoissonMF(2, random_state=0, max_iter=3).fit(train), train, test)["ndcg_counts"].mean
+    return model.objective_.tolist(), model.recommend(data.users, n=3).items.tolist(), ndcg
+
+for container.IN_MEMORY in (0, 1 << 26):
+    expected = used(lambda: None)
+    for disturb in (cut, replace_in_place, change):
+        print(disturb.__name__, used(disturb) == expected, flush=True)
+"""
+
+
+def test_a_file_that_changes_while_it_is_open_changes_nothing(plays, tmp_path):
+    """In a process of its own: a map of the file would end it by a signal."""
+    nbmf.store_counts(plays, tmp_path / "whole")
+    nbmf.store_counts(plays, tmp_path / "other", min_users_per_item=18)
+    command = [sys.executable, "-c", DISTURBED, *(tmp_path / name for name in ("whole", "other", "path"))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout.splitlines() == ["cut True", "replace_in_place True", "change True"] * 2, done.returncode
+
+
+def test_large_counts_are_on_disk(plays, tmp_path, monkeypatch):
+    """Where nobody sees them, and only as long as they are open."""
+    ours = nbmf.store_counts(plays, tmp_path / "c")
+    monkeypatch.setattr("nbmf.storage.container.IN_MEMORY", 0)
+    names = sorted(tmp_path.iterdir())
+    mapped = nbmf.open_counts(tmp_path / "c")
+    held = mapped.matrix.indices
+    while isinstance(held, np.ndarray):
+        held = held.base
+    assert isinstance(held, mmap.mmap)
+    assert sorted(tmp_path.iterdir()) == names
+    assert_same(mapped, ours)
+
+
+def test_a_folder_that_cannot_be_written_to(plays, tmp_path, monkeypatch):
+    ours, tried = nbmf.store_counts(plays, tmp_path / "c"), []
+
+    def only_elsewhere(dir=None, **options):
+        tried.append(dir)
+        if dir is not None:
+            raise PermissionError(errno.EACCES, "Permission denied", dir)
+        return temporary_file(**options)
+
+    temporary_file = tempfile.TemporaryFile
+    monkeypatch.setattr("nbmf.storage.container.IN_MEMORY", 0)
+    monkeypatch.setattr(tempfile, "TemporaryFile", only_elsewhere)
+    assert_same(nbmf.open_counts(tmp_path / "c"), ours)
+    assert tried[:2] == [str(tmp_path), None]
+
+
+def test_no_room_for_the_copy(plays, tmp_path, monkeypatch):
+    def full(**options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    nbmf.store_counts(plays, tmp_path / "c")
+    monkeypatch.setattr("nbmf.storage.container.IN_MEMORY", 0)
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    with pytest.raises(
+        StorageError, match=r"c: cannot be read \(No space left on device\); .* needs as much free space"
+    ):
+        nbmf.open_counts(tmp_path / "c")

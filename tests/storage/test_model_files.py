@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -202,6 +203,77 @@ def test_what_a_file_cannot_hold_is_refused(tmp_path):
     with pytest.raises(StorageError, match=r"there is no folder .*nowhere; make it first"):
         fitted().save(tmp_path / "nowhere" / "model.nbmf")
     assert not list(tmp_path.iterdir())
+
+
+def with_exposed(factor, value):
+    exposed = factor.exposed.copy()
+    exposed.flat[0] = value
+    return replace(factor, exposed=exposed)
+
+
+SPOILT = {
+    "cancelled below 0": lambda fit: {"user_posterior": with_exposed(fit.user_posterior, -7e-7)},
+    "no number": lambda fit: {"item_posterior": with_exposed(fit.item_posterior, np.nan)},
+    "infinite": lambda fit: {"item_posterior": replace(fit.item_posterior, row_means=np.full(9, np.inf))},
+    "rate of 0": lambda fit: {"model": replace(fit.model, user_prior=replace(fit.model.user_prior, rate=0.0))},
+    "mixed precision": lambda fit: {
+        "item_posterior": Point(np.ones((9, 2))),
+        "user_posterior": Point(np.ones((12, 2), "f")),
+    },
+    "no sweep": lambda fit: {"objective": np.empty(0)},
+    "counts": lambda fit: {"counts": -fit.counts},
+    "wide ids": lambda fit: {"users": np.arange(12).astype("<U400000")},
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILT)
+def test_what_load_would_refuse_is_not_saved(tmp_path, small, spoil):
+    path, model = tmp_path / "model.nbmf", fitted()
+    path.write_bytes(small)
+    model._become(replace(model.result_, **SPOILT[spoil](model.result_)))
+    averaged = [nbmf.Averaged.of([fitted(), model], {"n_runs": 2})] if spoil == "cancelled below 0" else []
+    for written in (model, *averaged):
+        with pytest.raises(StorageError, match=r"model\.nbmf: .*nbmf could not read that back, so nothing was written"):
+            written.save(path)
+        assert path.read_bytes() == small
+        assert os.listdir(tmp_path) == ["model.nbmf"]
+
+
+def test_weights_that_load_would_refuse_are_not_saved(tmp_path):
+    model = nbmf.NBSLIM(penalty=1.0).fit(MATRIX)
+    model._become(replace(model.result_, weights=model.weights_ - 1))
+    with pytest.raises(StorageError, match="'weights' has entries that are not finite numbers from 0; nbmf could not"):
+        model.save(tmp_path / "model.nbmf")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("n_threads", "x"),
+        ("n_threads", True),
+        ("tol", np.nan),
+        ("backend", "abacus"),
+        ("accelerate", "no"),
+        ("dtype", "f2"),
+    ],
+)
+@pytest.mark.parametrize("kind", [nbmf.NBMF, nbmf.PoissonMF, nbmf.NBSLIM, nbmf.Averaged])
+def test_spoilt_settings_are_not_saved(tmp_path, kind, setting, value):
+    model = kind().set_params(**{"estimator": nbmf.NBMF(2, max_iter=2), "n_runs": 2} if kind is nbmf.Averaged else {})
+    model = fitted(model)
+    setattr(model.members_[1] if kind is nbmf.Averaged else model, setting, value)
+    with pytest.raises(StorageError, match=f"model.nbmf: {setting} is {value!r}; it must be"):
+        model.save(tmp_path / "model.nbmf")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_form_that_was_changed_after_the_fit_is_not_saved(tmp_path):
+    """The file would hold factors of one form of the counts and answer with another."""
+    model = fitted(nbmf.PoissonMF(2, max_iter=2)).set_params(binarize=True)
+    with pytest.raises(StorageError, match="was fitted to 'counts' of the data, and its settings now say 'binary'"):
+        model.save(tmp_path / "model.nbmf")
+    model.set_params(binarize=False).save(tmp_path / "model.nbmf")
 
 
 # ---- all or nothing --------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,7 @@ def test_every_view_loads_and_can_be_heard_and_fits_the_screen(served, visit, sc
     page = visit(served, **SCREENS[screen])
     parts = {
         "user": ".chart .main-svg",
+        "item": ".chart .main-svg",
         "basket": ".ranked li",
         "factors": ".factor",
         "map": ".map canvas",
@@ -160,12 +162,14 @@ def test_reasons_open_under_a_recommendation_and_add_up(served, visit):
     page.keyboard.press("Enter")
     page.wait_for_selector(".parts")
     why = served.get("/api/explain", user="ann/7", item=first, n=8)
-    shown = [float(cell.inner_text().replace(",", "")) for cell in page.query_selector_all(".parts .value")]
-    assert shown[-1] == pytest.approx(why["score"], rel=0.01)
-    assert sum(shown[:-1]) == pytest.approx(shown[-1], abs=0.006 * len(shown))
-    names = [cell.inner_text() for cell in page.query_selector_all(".parts tbody th")]
-    assert all(part["name"] in name for part, name in zip(why["parts"], names, strict=False))
-    assert "Where this score comes from" in page.inner_text(".parts caption")
+    tastes, items = page.query_selector_all(".parts")  # by factor first, then by item; each adds up to the score
+    for table, rows_of in ((tastes, "factors"), (items, "parts")):
+        shown = [float(cell.inner_text().replace(",", "")) for cell in table.query_selector_all(".value")]
+        assert sum(shown) == pytest.approx(why["score"], abs=0.006 * len(shown))
+        names = [cell.inner_text() for cell in table.query_selector_all(".part th")]
+        assert all(part["name"] in name for part, name in zip(why[rows_of], names, strict=True))
+        assert len(table.query_selector_all(".bar span")) == len(why[rows_of])  # none for what is left
+    assert f"{why['score']:.2f}" in tastes.query_selector("caption").inner_text()
     keep(page, "reasons-light")
     page.keyboard.press("Enter")
     page.wait_for_selector(".parts", state="hidden")
@@ -184,6 +188,102 @@ def test_the_chart_is_the_papers(served, visit):
     assert chart["axes"] == ["log", "log"]
     assert (chart["line"]["y0"], chart["line"]["y1"], chart["line"]["line"]["dash"]) == (1, 1, "dash")
     assert all(row["name"] in text for row, text in zip(took, chart["text"], strict=True))
+
+
+def test_the_history_names_its_notable_points_and_lists_what_the_user_has(served, visit):
+    page = visit(served, "#/user/ann%2F7")
+    page.wait_for_selector(".chart .annotation-text")
+    took = served.get("/api/exposures", user="ann/7")
+    named = [label.text_content() for label in page.query_selector_all(".chart .annotation-text")]
+    assert len(named) >= 3
+    assert set(named) <= {row["name"] for row in took["items"]}
+    boxes = [label.bounding_box() for label in page.query_selector_all(".chart .annotation-text")]
+    points = [point.bounding_box() for point in page.query_selector_all(".chart .points path")]
+    for box in boxes:
+        for other in points + [other for other in boxes if other is not box]:
+            inner = {"x": other["x"] + other["width"] / 2, "y": other["y"] + other["height"] / 2}
+            inside = box["x"] < inner["x"] < box["x"] + box["width"]
+            assert not (inside and box["y"] < inner["y"] < box["y"] + box["height"])
+    assert len(page.query_selector_all(".numbers tbody tr:visible")) == min(15, took["n_items"])
+    assert page.inner_text(".numbers th a") == took["items"][0]["name"]
+    tastes = [link.get_attribute("href") for link in page.query_selector_all(".tastes a")]
+    assert tastes == [f"#/factors/{one['factor']}" for one in took["factors"] if one["share"] >= 0.05]
+
+
+def test_another_user_is_one_click_away(served, visit):
+    page = visit(served, "#/user/ann%2F7")
+    page.click("text=Another user")
+    users = served.get("/api/model")["example_users"]
+    following = users[(users.index("ann/7") + 1) % len(users) if "ann/7" in users else 0]
+    page.wait_for_selector(f"h1 >> text=User {following}")
+
+
+def test_an_item_has_a_page_with_its_users_factors_and_similar_items(served, visit):
+    page = visit(served, "#/item/104")
+    found = served.get("/api/item", item=104, n=12)
+    page.wait_for_selector(f"h1 >> text={found['name']}")
+    links = [link.get_attribute("href") for link in page.query_selector_all("main .shares a")]
+    assert links[: len(found["factors"])] == [f"#/factors/{one['factor']}" for one in found["factors"]]
+    page.wait_for_selector("#alike-title ~ div .shares a")
+    near = served.get("/api/similar/items", item=104, n=10)["items"]
+    page.click("#alike-title ~ div .shares a")
+    page.wait_for_selector(f"h1 >> text={near[0]['name']}")
+    page.goto(f"http://127.0.0.1:{served.port}/#/map/item/104")
+    page.wait_for_selector(f".item-card h2 >> text={found['name']}")
+
+
+def test_an_unknown_item_is_told(served, visit):
+    page = visit(served, "#/item/soup", expected="404")
+    page.wait_for_selector("h1 >> text=No item soup")
+
+
+def test_a_basket_is_in_the_address(served, visit):
+    page = visit(served, "#/basket/104=3/107=1")
+    page.wait_for_selector(".basket a >> text=Early song 7")
+    assert [box.input_value() for box in page.query_selector_all(".basket input")] == ["3", "1"]
+    page.click(".basket [aria-label='Add one Early song 7']")
+    wait_for(lambda: page.url.endswith("#/basket/104=3/107=2"))
+    assert "expected counts are small" in page.inner_text("main")
+    before = rows(page)
+    page.click(".switch [value=lift]")
+    wait_for(lambda: rows(page) != before)
+    assert page.inner_text(".ranked .lift").startswith("×")
+
+
+def test_the_model_view_says_whether_the_fit_converged(served, visit, tmp_path):
+    page = visit(served, "#/fit")
+    page.wait_for_selector(".verdict.bad >> text=max_iter=30")
+    page.wait_for_selector(".chart .main-svg")
+    chart = page.evaluate("({y: [...document.querySelector('.chart').data[0].y]})")
+    objective = served.get("/api/fit")["objective"]
+    gains = [(b - a) / abs(a) for a, b in pairwise(objective)]
+    assert chart["y"] == pytest.approx([gain for gain in gains if gain > 0])
+    line = page.evaluate("document.querySelector('.chart').layout.shapes[0].y0")
+    assert line == served.get("/api/fit")["tol"] == 1e-5
+    write_model(tmp_path / "model.nbmf", nbmf.NBMF(2, tol=0.01, random_state=0))
+    with serving(tmp_path / "model.nbmf") as client:
+        visit(client, "#/fit").wait_for_selector(".verdict.good >> text=Converged")
+
+
+def test_factors_are_found_by_any_of_their_items(served, visit):
+    page = visit(served, "#/factors")
+    page.wait_for_selector(".factor")
+    found = served.get("/api/factors")["factors"]
+    assert page.inner_text(".factor h2") == found[0]["name"]
+    listed = {row["name"] for one in found for row in one["items"]}
+    name = next(row["name"] for row in served.get("/api/search/items", n=30)["items"] if row["name"] not in listed)
+    page.fill("#filter", name)
+    page.wait_for_selector(f".factor .shares a >> text={name}")
+    page.fill("#filter", "no such song")
+    page.wait_for_selector("text=No item is called")
+
+
+def test_factors_are_short_on_a_phone(served, visit):
+    page = visit(served, "#/factors", **SCREENS["phone"])
+    page.wait_for_selector(".factor")
+    assert not page.query_selector(".factor .shares:visible")
+    page.click(".factor summary")
+    page.wait_for_selector(".factor .shares:visible")
 
 
 def test_the_basket_changes_the_list_at_once(served, visit):
@@ -237,8 +337,20 @@ def test_the_map_tells_what_is_chosen_and_leads_to_its_factor(served, visit):
     page.keyboard.press("Enter")
     page.wait_for_selector(f".item-card h2 >> text={name}")
     keep(page, "map-chosen-light")
-    page.click(".item-card a")
+    page.click(".item-card .factor-link")
     page.wait_for_selector(".factor.chosen")
+
+
+def test_islands_have_names_and_tell_what_is_on_them(served, visit):
+    page = visit(served, "#/map")
+    page.wait_for_selector(".islands button")
+    islands = sorted(served.get("/api/map")["islands"], key=lambda one: one["rank"])
+    assert [row.inner_text() for row in page.query_selector_all(".islands button")] == [one["name"] for one in islands]
+    n_factors = served.get("/api/model")["n_factors"]
+    assert ("one for each factor" in page.inner_text(".facts")) == (len(islands) == n_factors)
+    page.click(".islands button")
+    page.wait_for_selector(f".item-card h2 >> text={islands[0]['name']}")
+    assert len(page.query_selector_all(".islands li")) == min(10, islands[0]["n_items"])
 
 
 def test_what_a_model_cannot_answer_is_left_out(tmp_path, visit, monkeypatch):
@@ -250,7 +362,7 @@ def test_what_a_model_cannot_answer_is_left_out(tmp_path, visit, monkeypatch):
     with serving(tmp_path / "model.nbmf") as client:
         page = visit(client)
         page.wait_for_selector(".ranked li")
-        assert [link.inner_text() for link in page.query_selector_all("#views a")] == ["Users", "Model"]
+        assert [link.inner_text() for link in page.query_selector_all("#views a")] == ["Users", "Items", "Model"]
         page.goto(f"http://127.0.0.1:{client.port}/#/map")
         page.wait_for_selector("text=Page not found")
 
@@ -267,16 +379,22 @@ def test_other_models_have_pages_too(tmp_path, visit, model):
         page.wait_for_selector(".ranked li")
         shown = [link.inner_text() for link in page.query_selector_all("#views a")]
         if isinstance(model, nbmf.NBSLIM):
-            assert shown == ["Users", "Basket", "Model"]
-            page.wait_for_selector("main details[open] table")
+            assert shown == ["Users", "Items", "Basket", "Model"]
+            page.wait_for_selector("#took-title >> text=/^History$/")
+            assert not page.query_selector("#took-title ~ details")
         else:
-            assert shown == ["Users", "Basket", "Factors", "Map", "Model"]
+            assert shown == ["Users", "Items", "Basket", "Factors", "Map", "Model"]
             page.wait_for_selector(".chart .main-svg")
         assert ("over-exposed" in page.inner_text("main")) == isinstance(model, nbmf.Averaged)
         page.click(".ranked .face")
         page.wait_for_selector(".parts")
         assert page.evaluate(CHECKS) == EXPECTED
         keep(page, f"{type(model).__name__}-user")
+        for view in ("item", "fit"):
+            page.click(f"#views a[data-view={view}]")
+            page.wait_for_selector(".chart .main-svg")
+            page.wait_for_selector("main .loading", state="detached")
+            assert page.evaluate(CHECKS) == EXPECTED, view
 
 
 def test_nobody_and_nothing(served, visit):
@@ -321,3 +439,6 @@ def test_a_replaced_model_is_noticed_and_a_lost_server_told(tmp_path, visit, mon
         assert client.get("/api/model")["model"] in page.inner_text("#mark")
     page.click("#views a[data-view=map]")
     page.wait_for_selector("text=The server is not responding")
+    page.click("#views a[data-view=basket]")
+    page.wait_for_selector("text=The basket is empty.")
+    assert "one of these" not in page.inner_text("main")

@@ -26,12 +26,15 @@ ASKED = {  # one request per route
     "/api/recommend": {"user": "ann/7"},
     "/api/explain": {"user": "ann/7", "item": 104},
     "/api/exposures": {"user": "ann/7"},
+    "/api/item": {"item": 104},
     "/api/similar/items": {"item": 104},
     "/api/similar/users": {"user": "ann/7"},
     "/api/search/items": {"q": "blue"},
     "/api/search/users": {"q": "bob"},
+    "/api/search/factors": {"q": "blue"},
     "/api/factors": {},
     "/api/map": {},
+    "/api/counts": {},
     "/api/fit": {},
     "/health": {},
     "/ready": {},
@@ -66,7 +69,9 @@ def views(model_file):
 
 def test_answers_are_the_views(client, views):
     assert client.get("/api/recommend", user="ann/7", n=4, level=0.9) == views.recommend("ann/7", 4, 0.9)
-    assert client.get("/api/recommend", user="bob 4 é", include_seen=True) == views.recommend("bob 4 é", 10, None, True)
+    assert client.get("/api/recommend", user="bob 4 é", include_seen=True) == views.recommend(
+        "bob 4 é", 10, include_seen=True
+    )
     assert client.get("/api/explain", user="ann/7", item=104, n=3) == views.explain("ann/7", "104", 3)
     assert client.get("/api/exposures", user="ann/7") == views.history("ann/7", 1000)
     assert client.get("/api/similar/items", item=104) == views.similar_items("104", 10)
@@ -76,16 +81,67 @@ def test_answers_are_the_views(client, views):
     assert client.get("/api/factors") == views.factors
     assert client.get("/api/map") == views.map
     assert client.get("/api/fit") == views.fit()
+    assert client.get("/api/counts") == views.count_sizes
+    assert client.get("/api/item", item=104, n=2) == views.item("104", 2)
+    assert client.get("/api/search/factors", q="blue") == views.search_factors("blue")
     assert client.get("/api/model") == {**views.card(), "refused": None}
     counts = [(104, 3.0), (107, 1.0)]
     assert client.ask("/api/recommend", BASKET)[:2] == (200, views.recommend_for(counts, 4, 0.9))
+    by_lift = views.recommend_for(counts, 4, 0.9, "lift")
+    assert client.ask("/api/recommend", {**BASKET, "order": "lift"})[:2] == (200, by_lift)
     question = {"items": [*BASKET["items"], {"item": "104", "count": 2}], "item": 103}
     assert client.ask("/api/explain", question)[:2] == (200, views.explain_for([(104, 5.0), (107, 1.0)], 103, 10))
 
 
+def test_a_batch_of_users_gets_what_each_would_get_alone(client):
+    users = ["ann/7", "bob 4 é", "ann/7"]
+    status, answer, _ = client.ask("/api/recommend/batch", {"users": users, "n": 3, "level": 0.9, "deny": [104]})
+    assert status == 200
+    for user, found in zip(users, answer["users"], strict=True):
+        alone = client.get("/api/recommend", user=user, n=3, level=0.9, deny=104)
+        assert [row["item"] for row in found["items"]] == [row["item"] for row in alone["items"]]
+        assert found["user"] == user
+        assert found["items"][0]["score"] == pytest.approx(alone["items"][0]["score"], rel=1e-6)
+        assert found["items"][0]["interval"] == alone["items"][0]["interval"]
+    assert client.ask("/api/recommend/batch", {"users": []})[1] == {"model": answer["model"], "users": []}
+
+
+def test_what_may_be_recommended_can_be_chosen(client, model_file):
+    model = nbmf.load(model_file)
+    best = model.recommend("ann/7", n=4).items[0].tolist()
+    asked = f"/api/recommend?{query(user='ann/7', n=30)}"
+
+    def items(answer):
+        assert answer[0] == 200, answer[1]
+        return [row["item"] for row in answer[1]["items"]]
+
+    assert items(client.ask(f"{asked}&allow={best[2]}&allow={best[0]}")) == [best[0], best[2]]
+    assert items(client.ask(f"{asked}&deny={best[0]}&deny={best[2]}"))[:2] == [best[1], best[3]]
+    assert items(client.ask(f"{asked}&allow={best[0]}&deny={best[0]}")) == []
+    seen = {row["item"] for row in client.get("/api/exposures", user="ann/7")["items"]}
+    assert items(client.ask(f"{asked}&allow={min(seen)}")) == []
+    assert items(client.ask(f"{asked}&allow={min(seen)}&include_seen=true")) == [min(seen)]
+    best = items(client.ask("/api/recommend", {**BASKET, "n": 30}))
+    assert items(client.ask("/api/recommend", {**BASKET, "allow": [best[3], str(best[1])]})) == [best[1], best[3]]
+    assert items(client.ask("/api/recommend", {**BASKET, "deny": best[:2], "n": 1})) == [best[2]]
+    assert items(client.ask("/api/recommend", {**BASKET, "allow": []})) == []
+    assert items(client.ask("/api/recommend", {**BASKET, "allow": [104], "include_seen": True})) == [104]
+
+
+@pytest.mark.parametrize("path", ASKED)
+def test_head_is_get_without_the_body(client, path):
+    url = f"{path}?{query(**ASKED[path])}"
+    status, _, headers = client.ask(url, accept_encoding="identity")
+    head, nothing, same = client.ask(url, method="HEAD", accept_encoding="identity", accept="text/html")
+    assert (head, nothing) == (status, b"")
+    assert same["content-type"].split(";")[0] == headers["content-type"].split(";")[0]
+    assert same["content-length"] == headers["content-length"] or path == "/metrics"  # which counts this request
+
+
 def test_every_route_has_a_question_here(model_file):
     app = build_app(ServedModel(str(model_file))).app
-    assert {route.path.replace("/static", "/static/app.js") for route in app.routes} == set(ASKED)
+    posted_only = {"/api/recommend/batch"}
+    assert {route.path.replace("/static", "/static/app.js") for route in app.routes} == set(ASKED) | posted_only
 
 
 def test_examples_of_the_description_can_be_tried(client):
@@ -100,7 +156,7 @@ def test_examples_of_the_description_can_be_tried(client):
                 body = description["components"]["schemas"][shape]["example"]
             assert client.ask(f"{path}?{query(**given)}", body)[0] == 200, path
             n_tried += bool(given or body)
-    assert n_tried == 7
+    assert n_tried == 9
 
 
 def test_schemathesis_finds_no_fault(client, tmp_path):
@@ -130,6 +186,14 @@ def test_schemathesis_finds_no_fault(client, tmp_path):
         ("/api/recommend", {"items": [{"item": 104}] * 1001}, 422, "items: List should have at most 1000 items"),
         ("/api/recommend", {"items": [], "m": 1}, 422, "m: Extra inputs are not permitted"),
         ("/api/recommend", b"{", 422, "JSON"),
+        ("/api/recommend?user=ann/7&allow=soup", None, 404, "item 'soup' is not among the 30 items"),
+        ("/api/recommend?user=ann/7" + "&deny=104" * 51, None, 422, "deny: List should have at most 50 items"),
+        ("/api/recommend", {"items": [], "deny": [1]}, 404, "item '1' is not among the 30 items"),
+        ("/api/recommend", {"items": [], "allow": [104] * 1001}, 422, "allow: List should have at most 1000 items"),
+        ("/api/recommend/batch", {"users": ["ann/7", "nobody"]}, 404, "user 'nobody' is not among the 40 users"),
+        ("/api/recommend/batch", {"users": ["ann/7"] * 1001}, 422, "users: List should have at most 1000 items"),
+        ("/api/recommend/batch", {"users": [], "n": 101}, 422, "n: Input should be less than or equal to 100"),
+        ("/docs", None, 404, "the API is described at /openapi.json"),
         ("/api/nothing", None, 404, "there is nothing at /api/nothing"),
         ("/static/secrets.txt", None, 404, "there is nothing at /static/secrets.txt"),
         ("/static/..%2fserver.py", None, 404, ""),
@@ -144,7 +208,7 @@ def test_what_cannot_be_answered_is_told(client, path, body, status, sentence):
 
 def test_methods_that_a_route_does_not_take(client):
     status, _, headers = client.ask("/api/recommend", method="DELETE")
-    assert (status, headers["allow"]) == (405, "GET, POST")
+    assert (status, headers["allow"]) == (405, "GET, HEAD, POST")
     status, _, headers = client.ask("/static/app.js", method="DELETE")
     assert (status, headers["allow"]) == (405, "GET, HEAD")
 
@@ -178,6 +242,7 @@ def test_without_the_token_no_route_tells_anything_of_the_model(model_file):
                     assert set(answer) == {"error"}
             assert client.ask("/api/recommend", BASKET)[0] == (200 if right else 401)
             assert client.ask("/api/explain", {"items": [], "item": 104})[0] == (200 if right else 401)
+            assert client.ask("/api/recommend/batch", {"users": []})[0] == (200 if right else 401)
             assert client.ask("/api/model", authorization=f"Basic {TOKEN}")[0] == 401
 
 
@@ -186,6 +251,9 @@ def test_other_names_and_other_sites_are_refused(model_file, client):
         assert client.ask("/api/model", host=host)[0] == 421
     for host in ("localhost", f"LOCALHOST:{client.port}", "[::1]:80"):
         assert client.ask("/api/model", host=host)[0] == 200
+    for probe in ("/health", "/ready"):  # a kubelet asks by address
+        assert client.ask(probe, host="10.0.0.3:8103")[0] == 200
+    assert client.ask("/metrics", host="10.0.0.3:8103")[0] == 421
     assert "access-control-allow-origin" not in client.ask("/api/model", origin="https://evil.example")[2]
     access = Access(hosts=frozenset({"shop.example"}), origins=("https://shop.example",), token=TOKEN)
     with serving(model_file, access=access) as named:
@@ -198,6 +266,18 @@ def test_other_names_and_other_sites_are_refused(model_file, client):
         allowed = named.ask("/api/model", origin="https://shop.example", **headers)[2]
         assert allowed["access-control-allow-origin"] == "https://shop.example"
         assert "access-control-allow-origin" not in named.ask("/api/model", origin="https://evil.example", **headers)[2]
+
+
+def test_with_a_token_metrics_are_read_by_address_and_any_name_can_be_allowed(model_file):
+    with serving(model_file, access=Access(token=TOKEN)) as client:
+        assert client.ask("/metrics", host="10.0.0.3:8103")[0] == 401
+        client.token = TOKEN
+        assert client.ask("/metrics", host="10.0.0.3:8103")[0] == 200
+        assert client.ask("/api/model", host="10.0.0.3:8103")[0] == 421
+    with serving(model_file, access=Access(hosts=frozenset({"*"}), token=TOKEN)) as client:
+        assert client.ask("/api/model", host="any.example")[0] == 401
+        client.token = TOKEN
+        assert client.ask("/api/model", host="any.example")[0] == 200
 
 
 # ---- limits ---------------------------------------------------------------------------------------------------------

@@ -82,12 +82,81 @@ def test_parts_add_up_whatever_is_listed(views):
         assert len(why["parts"]) + why["others"]["n_items"] == len(found.items)
 
 
+def test_factors_add_up_to_the_score(views):
+    for why in (views.explain(USER, str(ITEM), 3), views.explain_for([(USER_ITEM, 3)], ITEM, 3)):
+        listed = [part["contribution"] for part in why["factors"]]
+        assert sum(listed) + why["other_factors"]["contribution"] == pytest.approx(why["score"])
+        assert listed == sorted(listed, reverse=True)
+        assert len(listed) + why["other_factors"]["n_factors"] == views.card()["n_factors"]
+        labels = {one["factor"]: one["name"] for one in views.factors["factors"]}
+        assert all(part["name"] == labels[part["factor"]] for part in why["factors"])
+
+
+def test_factors_are_numbered_by_size_and_named_after_items(views):
+    found = views.factors["factors"]
+    assert [one["rank"] for one in found] == list(range(len(found)))
+    assert [one["share"] for one in found] == sorted((one["share"] for one in found), reverse=True)
+    for one in found:
+        assert set(one["name"].split(" · ")) <= {row["name"] for row in one["items"]}
+    assert {one["factor"]: one["name"] for one in views.map["islands"]}.items() <= {
+        one["factor"]: one["name"] for one in found
+    }.items()
+
+
+def test_a_search_finds_the_factors_of_items_that_no_card_lists(views):
+    for item, name in zip(views.items.ids.tolist(), views.names, strict=True):
+        found = views.search_factors(name)["factors"]
+        assert any(row["item"] == item for one in found for row in one["items"])
+        best = views.item(str(item), 1)["factors"][0]
+        share = {one["factor"]: row["share"] for one in found for row in one["items"] if row["item"] == item}
+        assert share[best["factor"]] == best["share"] == max(share.values())
+    assert views.search_factors("no such song")["factors"] == []
+
+
+def test_an_item_is_described_by_its_own_column(views):
+    column = plays().matrix.toarray()[:, ITEM - 100]
+    found = views.item(str(ITEM), 3)
+    assert (found["n_users"], found["total"]) == (np.count_nonzero(column), column.sum())
+    assert [row["count"] for row in found["users"]] == sorted(column, reverse=True)[:3]
+    assert all(column[views.users.positions(row["user"])[0]] == row["count"] for row in found["users"])
+    assert sum(row["n"] for row in found["sizes"]) == found["n_users"]
+    for row in found["sizes"]:
+        assert row["n"] == np.count_nonzero((column >= row["least"]) & (column < row["below"]) & (column > 0))
+
+
+def test_lift_ranks_by_shares_and_undoes_popularity(views):
+    basket = [(USER_ITEM, 3.0)]
+    by_lift, by_score = (views.recommend_for(basket, 40, None, order)["items"] for order in ("lift", "score"))
+    score = {row["item"]: row["score"] for row in by_score}
+    total = dict(zip(views.items.ids.tolist(), plays().matrix.sum(axis=0).tolist(), strict=True))
+    usual = sum(score.values()) / sum(total[item] for item in score)
+    for row in by_lift:
+        assert row["lift"] == pytest.approx(row["score"] / (max(total[row["item"]], 1) * usual), rel=1e-5)
+    assert [row["lift"] for row in by_lift] == sorted((row["lift"] for row in by_lift), reverse=True)
+    assert [row["item"] for row in by_lift] != [row["item"] for row in by_score]
+    assert "lift" not in by_score[0]
+
+
+def test_an_answer_to_a_basket_names_its_items(views):
+    given = views.recommend_for([(USER_ITEM, 3.0), (str(ITEM), 1.0)], 1)["basket"]
+    assert [(row["item"], row["name"]) for row in given] == [(107, "Early song 7"), (104, views.names[4])]
+
+
+def test_there_are_users_to_look_at(views):
+    users = views.card()["example_users"]
+    assert len(users) == len(set(users)) == 25
+    assert set(users) <= set(views.model.users_.tolist())
+
+
 def test_the_history_of_a_user(views):
     history, found = views.history(USER, 4), views.model.exposures(USER)
     assert history["n_items"] == len(found.item)
     assert [row["item"] for row in history["items"]] == found.item[:4].tolist()
     assert [row["count"] for row in history["items"]] == found.count[:4].tolist()
     assert ("exposure" in history["items"][0]) == (not isinstance(views.model, nbmf.PoissonMF))
+    shares = [one["share"] for one in history["factors"]]
+    assert shares == sorted(shares, reverse=True)
+    assert 0 < sum(shares) <= 1.001
 
 
 def test_likeness_is_the_models_own(views):
@@ -106,6 +175,8 @@ def test_every_answer_is_json_and_names_the_model(views):
         views.fit(),
         views.factors,
         views.map,
+        views.count_sizes,
+        views.item(str(ITEM), 3),
         views.history("bob 4 é", 9),
         views.search_users("", 3),
     ):
@@ -172,6 +243,8 @@ def test_a_model_without_factors(target):
     distributions = set() if target == "counts" else {"predictive", "predictive_for"}
     assert lacking == {"exposures", "factors", "map", "similar_users"} | distributions
     assert views.card()["scores_are_counts"] == (target == "counts")
+    assert views.item(USER_ITEM, 1)["factors"] == views.history(USER, 1)["factors"] == []
+    assert views.fit()["tol"] is None  # its tol is no relative gain
     best = views.recommend(USER, 3, 0.9)["items"]
     assert [row["item"] for row in best] == model.recommend(USER, n=3).items[0].tolist()
     assert all(("interval" in row) == (target == "counts") for row in best)
@@ -230,8 +303,10 @@ def test_factors_explain_everything_together_and_scale_does_not_matter():
             np.testing.assert_array_equal(getattr(same, name), getattr(one, name))
     k = found[0].factor
     expected = items * users.sum(axis=0)
-    worth = expected[:, k] ** 2 / expected.sum(axis=1)
-    assert found[0].items.tolist() == np.argsort(-worth, kind="stable")[:5].tolist()
+    worth = expected[:, k] ** 3 / expected.sum(axis=1) ** 2
+    assert set(found[0].items.tolist()) == set(np.argsort(-worth, kind="stable")[:5].tolist())
+    for one in found:  # a bar shows the share, so the longest comes first
+        assert one.item_shares.tolist() == sorted(one.item_shares, reverse=True)
 
 
 @pytest.mark.parametrize(("n_items", "n_factors"), [(300, 7), (1, 1), (5, 1), (3, 8), (900, 2)])

@@ -14,7 +14,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from nbmf.backends.counts import Counts
-from nbmf.model.factors import Factor, Gamma, Point, Prior
+from nbmf.data import how_to_install
+from nbmf.model.factors import Factor, Gamma, Point, Prior, largest
 from nbmf.model.likelihood import Likelihood
 from nbmf.model.ties import Ties, tie_items
 
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
     from nbmf.backends.gpu.device import Gpu
 
 Array = NDArray[np.floating[Any]]
+
+# Underflow can make λ of a non-zero 0 (a prior shape of 0.01 in float32 does); y/λ must stay finite.
+LEAST_INTENSITY: dict[np.dtype[Any], Any] = {
+    np.dtype(np.float32): np.float32(1e-25),
+    np.dtype(np.float64): np.float64(1e-250),
+}
 
 
 class Sums(NamedTuple):
@@ -95,6 +102,7 @@ class Folds(NamedTuple):
     steps: NDArray[np.int64]
 
 
+BACKENDS = ("auto", "cpu", "gpu", "gpu-bf16", "reference")
 COMPILED = ("poisson", "negative_binomial")
 """Kinds of likelihood for which there are kernels."""
 
@@ -127,9 +135,12 @@ class OnHost:
 
     def quotient(self, factor: Factor, sums: Sums) -> Point:
         """Return allocated / exposed, which is the old value times the ratio of sums that the paper prints."""
-        # where nothing is exposed no value changes the likelihood, and the old one stays
+        # where nothing is exposed no value changes the likelihood, and the old one stays; an update that is cut short
+        # raises it, too
         value, exposed = factor.mean, np.broadcast_to(sums.exposed, factor.mean.shape)
-        return Point(np.divide(sums.allocated, exposed, out=value.copy(), where=exposed > 0))
+        with np.errstate(over="ignore"):
+            quotient = np.divide(sums.allocated, exposed, out=value.copy(), where=exposed > 0)
+        return Point(np.minimum(quotient, largest(value.dtype), dtype=value.dtype))
 
     def cluster(self, items: Factor, n_clusters: int, rng: np.random.RandomState) -> Ties:
         """Tie items that are alike by k-means on their means."""
@@ -152,7 +163,7 @@ def make_backend(name: str, n_threads: int | None = None, work: float = 0.0) -> 
     """
     if name in ("gpu", "gpu-bf16"):
         if find_spec("torch") is None:
-            raise ModuleNotFoundError("backend='gpu' needs PyTorch, which is not installed: pip install 'nbmf[gpu]'")
+            raise ModuleNotFoundError(f"backend='gpu' needs PyTorch, which is not installed; {how_to_install('gpu')}")
         if _has_gpu():
             return _gpu(name)
         warnings.warn(
@@ -170,7 +181,7 @@ def make_backend(name: str, n_threads: int | None = None, work: float = 0.0) -> 
         return Cpu(n_threads)
     if name == "reference":
         return Reference()
-    raise ValueError(f"backend is {name!r}; it must be 'auto', 'cpu', 'gpu', 'gpu-bf16' or 'reference'")
+    raise ValueError(f"backend is {name!r}; it must be one of {', '.join(map(repr, BACKENDS))}")
 
 
 def find_device(name: str, work: float, n_rows: int) -> Any:

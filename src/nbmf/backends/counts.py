@@ -68,6 +68,11 @@ class Counts:
         return float(values @ times)
 
     @cached_property
+    def n_unknown(self) -> int:
+        """Number of cells that are left out."""
+        return int(np.count_nonzero(self.by_user.data < 0))
+
+    @cached_property
     def unknown(self) -> sp.csr_array | None:
         """A 1 in each cell that is left out, users × items; None if there is none."""
         rows, columns, values = self._stored(self.by_user.data < 0)

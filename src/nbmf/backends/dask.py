@@ -28,12 +28,13 @@ from nbmf.backends.counts import Counts, take_unknown
 from nbmf.backends.cpu.passes import Cpu, SparseExpectation
 from nbmf.backends.slopes import Pair
 from nbmf.backends.threads import cut_evenly
+from nbmf.data import how_to_install
 from nbmf.data.interactions import Interactions
 from nbmf.model.factors import Factor, Gamma, Point, Prior
 from nbmf.model.likelihood import Likelihood
 from nbmf.model.ties import Ties
 from nbmf.storage.container import MissingStorageError, Path, StorageError, seal
-from nbmf.storage.counts import counts_of_users, is_counts_file, open_counts, store_counts
+from nbmf.storage.counts import counts_of_users, fingerprint, is_counts_file, open_counts, store_counts
 
 Client = Any  # a distributed.Client; dask is optional
 Future = Any
@@ -126,6 +127,7 @@ class Part:
     number: int
     path: str
     seal: str | None  # the checksum in the file's header, which shows whether it is still the same file
+    fingerprint: str  # of these counts, which shows whether they are still the same
     start: int
     stop: int
     dtype: np.dtype[Any]
@@ -139,9 +141,9 @@ class Part:
                 f"{self.path}: a worker finds no such file; put it where every machine sees it under this name "
                 "(folder=…)"
             )
-        if seal(self.path) != self.seal:
-            raise StorageError(f"{self.path}: was replaced since the fit began; start the fit anew")
-        matrix = counts_of_users(self.path, self.start, self.stop)
+        matrix = counts_of_users(self.path, self.start, self.stop) if seal(self.path) == self.seal else None
+        if matrix is None or fingerprint(matrix) != self.fingerprint:
+            raise StorageError(f"{self.path}: was replaced or changed since the fit began; start the fit anew")
         if self.binarize:
             matrix = sp.csr_array((np.ones_like(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
         return Counts.of(matrix, self.dtype, self.unknown)
@@ -162,11 +164,11 @@ def cut_users(
     n_users = matrix.shape[0]
     bounds = cut_evenly(matrix.indptr + np.arange(n_users + 1, dtype=np.int64), min(n_parts, n_users))
     name = os.path.abspath(os.fsdecode(path))
-    mark = seal(name)
-    return [
-        Part(n, name, mark, start, stop, dtype, binarize, None if unknown is None else unknown[start:stop])
-        for n, (start, stop) in enumerate(pairwise(bounds))
-    ]
+    mark, parts = seal(name), []
+    for n, (start, stop) in enumerate(pairwise(bounds)):
+        left_out = None if unknown is None else unknown[start:stop]
+        parts.append(Part(n, name, mark, fingerprint(matrix[start:stop]), start, stop, dtype, binarize, left_out))
+    return parts
 
 
 def _arrays(factor: Factor, rows: slice = slice(None)) -> list[Array]:
@@ -321,7 +323,7 @@ def local_cluster(n_workers: int) -> Iterator[Any]:
     try:
         dask, distributed = import_module("dask"), import_module("distributed")
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("several workers need dask: pip install 'nbmf[dask]'") from error
+        raise ModuleNotFoundError(f"several workers need dask; {how_to_install('dask')}") from error
     # dask gives a worker up for good this long after a death if by chance it is just being replaced again
     settings: dict[str, Any] = {"distributed.deploy.lost-worker-timeout": "1 day"}
     settings["distributed.scheduler.allowed-failures"] = ALLOWED_DEATHS

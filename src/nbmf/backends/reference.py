@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import digamma, gammaln
 
-from nbmf.backends import Array, Given, OnHost, Sums
+from nbmf.backends import LEAST_INTENSITY, Array, Given, OnHost, Sums
 from nbmf.backends.counts import Counts
 from nbmf.model.factors import Factor, Gamma, Prior
 from nbmf.model.likelihood import Likelihood, NegativeBinomial
@@ -41,7 +41,7 @@ class Reference(OnHost):
         count = counts.by_user.toarray()
         unknown = count < 0  # not part of the data at all
         count[unknown] = 0
-        geometric_intensity = users.geometric_mean @ items.geometric_mean.T
+        geometric_intensity = np.maximum(users.geometric_mean @ items.geometric_mean.T, LEAST_INTENSITY[count.dtype])
         intensity: Array = users.mean @ items.mean.T
         if ties is not None:
             intensity = pool_unseen(intensity, (count == 0) & ~unknown, ties)

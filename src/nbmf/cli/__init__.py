@@ -2,7 +2,7 @@
 
 import click
 
-from nbmf.cli import compare, demo, evaluate, fit, plan, recommend, reproduce, serve
+from nbmf.cli import compare, demo, evaluate, fit, plan, recommend, reproduce, serve, tune, warm
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -17,6 +17,8 @@ main.add_command(plan.plan)
 main.add_command(recommend.recommend)
 main.add_command(evaluate.evaluate)
 main.add_command(compare.compare)
+main.add_command(tune.tune)
 main.add_command(reproduce.reproduce)
 main.add_command(serve.serve)
 main.add_command(serve.explore)
+main.add_command(warm.warm)

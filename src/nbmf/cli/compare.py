@@ -10,19 +10,24 @@ import click
 from nbmf.cli.evaluate import check_test, fit_named, interval_in_words
 from nbmf.cli.options import (
     COMPARED,
+    FITTED,
     JUDGED,
     Values,
-    check_concentration,
+    as_typed,
+    check_files,
+    check_settings,
     data_group,
+    file_option,
     fit_group,
     json_option,
     number_option,
     option,
     read_data,
+    settings_of,
     split_data,
     split_group,
 )
-from nbmf.cli.terminal import end_interrupted, sentences, show, show_json
+from nbmf.cli.terminal import end_interrupted, say, sentences, show, show_json
 
 if TYPE_CHECKING:
     from nbmf.data.interactions import Interactions
@@ -49,8 +54,8 @@ def _model_names(context: click.Context, option: click.Parameter, value: str) ->
     metavar="NAME,…",
     callback=_model_names,
     default=",".join(JUDGED),
-    help="The models, separated by commas. There are also averaged (nbmf from five starts), nbslim and ease (weights "
-    "between items), kl-nmf (scikit-learn) and, with the extra bench, knn, als, bpr (implicit) and hpf (hpfrec).",
+    help="The models, separated by commas. There are also averaged (nbmf from five starts), ease (weights between "
+    "items), kl-nmf (scikit-learn) and, with the extra bench, knn, als, bpr (implicit) and hpf (hpfrec).",
 )
 @number_option(
     "--tune",
@@ -69,6 +74,13 @@ def _model_names(context: click.Context, option: click.Parameter, value: str) ->
     show_default="nothing is kept",
     help="Keep every finished fit here: the same command resumes, and models, trials and starts can be added.",
 )
+@file_option(
+    "-o",
+    "--output",
+    show_default="no model is kept",
+    help="Where to write the best model: of those that `nbmf fit` has, the first in the table, fitted to the training "
+    "counts with the settings that were found.",
+)
 @fit_group
 @split_group
 @data_group
@@ -78,18 +90,25 @@ def compare(source: Values, settings: Values, splitting: Values, as_json: bool, 
     """Fit several models to one part of DATA and compare how they rank the other part.
 
     Differences are taken user by user over the same 1,000 resamples of the users: an interval without 0 tells two
-    models apart. With several starts a model is their mean, and its seconds their median. The options -k,
-    --concentration, --max-iter and --tol apply to nbmf, averaged, poisson and binary; with --tune they are tried first.
+    models apart. With several starts a model is their mean, and its seconds their median. Settings such as -k apply to
+    those models of `nbmf fit` that have them; with --tune they are tried first, and the settings found are printed as
+    options of `nbmf fit`. DATA is a file for `nbmf fit`.
     """
     models, baseline, metric = options["models"], options["baseline"], options["metric"]
-    check_concentration(models, settings["concentration"])
+    check_settings(models, settings)
     if baseline is not None and baseline not in models:
         raise click.UsageError(f"--baseline {baseline} is not among --models {','.join(models)}")
+    if options["output"] is not None and not set(models) & set(FITTED):
+        raise click.UsageError(f"-o needs one of {', '.join(FITTED)} among --models {','.join(models)}")
     import nbmf  # noqa: PLC0415
     from nbmf.evaluation.experiments.baselines import Popularity, check_installed  # noqa: PLC0415
+    from nbmf.storage.container import check_place  # noqa: PLC0415
 
     for name in models:
         check_installed(name)
+    if options["output"] is not None:
+        check_place(options["output"])
+        check_files({"DATA": source["data"], "--output": options["output"]})
     found = read_data(**source, time=splitting["time"])
     parts = split_data(found, splitting["split"], splitting["test_fraction"], settings["seed"])
     check_test(*parts)
@@ -103,13 +122,23 @@ def compare(source: Values, settings: Values, splitting: Values, as_json: bool, 
         show_json({"metric": metric, "users": result.n_users, "models": rows})
     else:
         _show(result, seconds, chosen)
+    if options["output"] is not None:
+        _write_best(result, chosen, parts[0], settings, options["output"])
+
+
+def _write_best(result: "Comparison", chosen: "Settings", train: "Interactions", settings: Values, output: str) -> None:
+    """Fit the best of the models that can be saved once more, with all cores, and write it."""
+    name = next((c.name for c in result if c.name in FITTED), None)
+    if name is None:
+        raise ValueError(f"{output}: nothing was written, because none of {', '.join(FITTED)} could be fitted")
+    fit_named(name, train, settings, chosen.get(name), lost=f"{output} was not written").save(output)
+    say(f"{output}: written, {name} fitted to the training counts")
 
 
 def _typed(settings: Values) -> dict[str, Values]:
-    """Return the typed settings of our factor models under the names of the estimators."""
-    factors = {"n_components": settings["components"], "max_iter": settings["max_iter"], "tol": settings["tol"]}
-    nbmf = {**factors, "concentration": settings["concentration"] or 1.0}
-    return {"nbmf": nbmf, "averaged": nbmf, "poisson": factors, "binary": factors}
+    """Return the settings of our models as typed; the seed is that of each start."""
+    own = {name: settings_of(name, settings) for name in FITTED}
+    return {name: {key: value for key, value in typed.items() if key != "random_state"} for name, typed in own.items()}
 
 
 def _evaluated(train: "Interactions", test: "Interactions", settings: Values, options: Values) -> "Compared":
@@ -133,7 +162,7 @@ def _evaluated(train: "Interactions", test: "Interactions", settings: Values, op
 
 
 def _fit(name: str, train: "Interactions", settings: Values) -> Any:
-    """Return a fitted model; the models of `nbmf fit` show their progress, the others end with a line."""
+    """Return a fitted model; the models of `nbmf fit` show their progress, the others begin and end with a line."""
     if name in JUDGED:
         return fit_named(name, train, settings)
     from nbmf.evaluation.experiments.baselines import BASELINES  # noqa: PLC0415
@@ -141,11 +170,12 @@ def _fit(name: str, train: "Interactions", settings: Values) -> Any:
     from nbmf.inference.progress import Stopwatch, in_words  # noqa: PLC0415
 
     watch, baseline = Stopwatch(), BASELINES[name]
+    say(f"{baseline.label}: fitting …")
     own = {**baseline.defaults, **_typed(settings).get(name, {})}
     model: Any = baseline.fit(train, settings["seed"], available_cores(), **own)
     if any(member.ending_ == "interrupted" for member in getattr(model, "members_", ())):
         end_interrupted("nothing was evaluated")
-    click.echo(f"{baseline.label}: fitted in {in_words(watch.seconds)}", err=True)
+    say(f"{baseline.label}: fitted in {in_words(watch.seconds)}")
     return model
 
 
@@ -186,5 +216,7 @@ def _show(result: "Comparison", seconds: Mapping[str, float], settings: "Setting
     if settings:
         from nbmf.evaluation.experiments.tuned import settings_in_words  # noqa: PLC0415
 
-        chosen = [[c.name, settings_in_words(settings[c.name] or {})] for c in result]
-        show("The best settings on the counts set aside", ["model", "settings"], chosen, left=2)
+        found = {c.name: settings[c.name] or {} for c in result}
+        words = [as_typed(name, own) if name in FITTED else settings_in_words(own) for name, own in found.items()]
+        rows = [list(row) for row in zip(found, words, strict=True)]
+        show("The best settings on the counts set aside", ["model", "options of `nbmf fit`, or settings"], rows, left=2)

@@ -1,6 +1,7 @@
 """`nbmf evaluate`: how well a model ranks held-out counts."""
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,14 +10,14 @@ import click
 from nbmf.cli.options import (
     JUDGED,
     Values,
-    check_model,
+    check_settings,
     data_group,
     file_option,
-    fit_group,
     json_option,
     make_model,
     option,
     read_data,
+    run_group,
     split_data,
     split_group,
 )
@@ -26,14 +27,14 @@ if TYPE_CHECKING:
     from nbmf.data.interactions import Interactions
     from nbmf.evaluation import Evaluation
 
-_KINDS = "Poisson, Poisson on binarized counts, popularity (number of users), or weights between items."
+_KINDS = "Poisson, Poisson on binarized counts, weights between items, or popularity (number of users)."
 
 
 @click.command(short_help="Say how well a model ranks held-out counts.")
-@option("--model", type=click.Choice((*JUDGED, "nbslim")), default="nbmf", help=f"Negative binomial, {_KINDS}")
+@option("--model", type=click.Choice(JUDGED), default="nbmf", help=f"Negative binomial, {_KINDS}")
 @file_option("--model-file", show_default="a model is fitted", help="Saved model to evaluate; DATA is the test.")
 @file_option("--test", show_default="a part of DATA", help="File to test on; all of DATA is fitted.")
-@fit_group
+@run_group
 @split_group
 @data_group
 @json_option
@@ -43,12 +44,12 @@ def evaluate(source: Values, settings: Values, splitting: Values, model: str, as
 
     All items are ranked for each user, those of the fit last. NDCG is over the full ranking, and its relevance is the
     held-out count or whether the count is at least s; the other metrics look at the first 10 or 20 items. Intervals are
-    over 1,000 resamples of the users.
+    over 1,000 resamples of the users. DATA is a file for `nbmf fit`.
     """
     test, model_file = files["test"], files["model_file"]
     if test is not None and model_file is not None:
         raise click.UsageError("with --model-file the test is DATA; leave out --test")
-    check_model(model, settings["concentration"], "components", "max_iter", "tol")
+    check_settings([model], settings)
     import nbmf  # noqa: PLC0415
 
     found, fitted = read_data(**source, time=splitting["time"]), None
@@ -72,27 +73,34 @@ def evaluate(source: Values, settings: Values, splitting: Values, model: str, as
 
 def check_test(train: "Interactions", test: "Interactions") -> None:
     """Refuse a test that is empty or was fitted as a whole, and report how much of it was fitted."""
+    from nbmf.evaluation.evaluate import fitted_pairs  # noqa: PLC0415 (numba takes a second to import)
+
     if not test.nnz:
         raise ValueError("there is nothing to test on; a larger --test-fraction or another --split holds out more")
-    n_fitted = int(((test.matrix != 0) * (train.matrix != 0)).nnz)
+    n_fitted, note = fitted_pairs(train, test)
     if n_fitted == test.nnz:
         remedy = "test on other data, or leave out --model-file and --test to hold out a part of DATA"
         raise ValueError(f"all test counts are in the data that was fitted, so there is nothing to find; {remedy}")
     if n_fitted:
-        what = f"{n_fitted:,} of {test.nnz:,} test counts are of pairs that were fitted"
-        click.echo(f"note: {what}; they are ranked last, like everything fitted", err=True)
+        warnings.warn(note, stacklevel=2)  # which `nbmf.evaluate` repeats, but a command says it once
 
 
-def fit_named(name: str, train: "Interactions", settings: Values) -> Any:
-    """Return a fitted model; Ctrl-C ends the command."""
+def fit_named(
+    name: str,
+    train: "Interactions",
+    settings: Values,
+    found: Mapping[str, Any] | None = None,
+    lost: str = "nothing was evaluated",
+) -> Any:
+    """Return a fitted model, with the settings of `make_model`; Ctrl-C ends the command and says what is `lost`."""
     if name == "popularity":
         from nbmf.evaluation.experiments.baselines import Popularity  # noqa: PLC0415 (numba takes a second to import)
 
         return Popularity(train)
     warnings.filterwarnings("ignore", "fit interrupted")  # reported below
-    model = make_model(name, **settings).fit(train)
+    model = make_model(name, settings, found).fit(train)
     if model.ending_ == "interrupted":
-        end_interrupted("nothing was evaluated")
+        end_interrupted(lost)
     return model
 
 

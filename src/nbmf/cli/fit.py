@@ -11,7 +11,7 @@ import click
 import nbmf
 from nbmf.cli import options
 from nbmf.cli.options import Values, file_option, grouped, option
-from nbmf.cli.terminal import end_interrupted, sentences, show, show_json
+from nbmf.cli.terminal import end_interrupted, say, sentences, show, show_json
 from nbmf.inference.progress import Stopwatch
 
 
@@ -27,12 +27,13 @@ def _interval(context: click.Context, parameter: click.Parameter, value: str) ->
 @file_option("-o", "--output", required=True, help="Where to write the model.")
 @option(
     "--model",
-    type=click.Choice((*options.MODELS, "nbslim")),
+    type=click.Choice(options.FITTED),
     default="nbmf",
-    help="Negative binomial factorization; Poisson factorization, of counts or of whether there is a count (binary); "
-    "or nbslim, weights between items, which has no components, sweeps, seed or checkpoints.",
+    help="Negative binomial factorization (nbmf), or the mean of five starts of it (averaged); Poisson factorization, "
+    "of counts or of whether there is a count (binary); or nbslim, weights between items, which usually ranks best and "
+    "has no components, seed or checkpoints.",
 )
-@options.fit_group
+@options.run_group
 @options.data_group
 @grouped(
     "checkpoints",
@@ -51,14 +52,15 @@ def _interval(context: click.Context, parameter: click.Parameter, value: str) ->
 def fit(source: Values, output: str, model: str, settings: Values, checkpoints: Values, as_json: bool) -> None:
     """Fit a model to DATA and write it to a file.
 
-    DATA is a csv, tsv, txt (also .gz, .zst) or parquet file whose rows have a user, an item and, optionally, a count.
-    Ctrl-C writes the model after the last finished sweep; with nbslim, nothing is written.
+    DATA is a csv, tsv, txt (also .gz, .zst) or parquet file whose rows have a user, an item and, optionally, a count,
+    or - for standard input. Ctrl-C writes the model after the last finished sweep; with nbslim, nothing is written.
     """
     checkpoint = checkpoints["checkpoint"]
     if checkpoints["resume"] and checkpoint is None:
         raise click.UsageError("--resume needs a checkpoint to resume from: give --checkpoint FILE")
-    options.check_model(model, settings["concentration"], "components", "seed", "max_iter", "tol", *checkpoints)
-    _check_files({"DATA": source["data"], "--output": output, "--checkpoint": checkpoint})
+    options.check_settings([model], settings)
+    options.check_slim(model, "seed", *checkpoints)
+    options.check_files({"DATA": source["data"], "--output": output, "--checkpoint": checkpoint})
     from nbmf.storage.container import check_place  # noqa: PLC0415 (heavy modules only when the command runs)
 
     check_place(output)
@@ -66,25 +68,18 @@ def fit(source: Values, output: str, model: str, settings: Values, checkpoints: 
     warnings.filterwarnings("ignore", "fit interrupted")  # reported below
     arguments = {} if checkpoint is None else _fit_arguments(**checkpoints)
     watch = Stopwatch()
-    estimator = options.make_model(model, **settings).fit(found, **arguments)
+    estimator = options.make_model(model, settings).fit(found, **arguments)
     estimator.save(output)
-    _report(estimator, found, output, watch.seconds, as_json)
+    if as_json or not settings["quiet"]:
+        _report(estimator, found, output, watch.seconds, as_json)
     if estimator.ending_ == "interrupted":
         further = f"; resume it with --checkpoint {checkpoint} --resume" if checkpoint else ""
         end_interrupted(f"{output} holds the model of sweep {estimator.n_iter_}{further}")
 
 
-def _check_files(files: dict[str, str | None]) -> None:
-    """Refuse to write over the data, or one output over another."""
-    places: dict[str, str] = {}
-    for role, path in files.items():
-        if path is not None and (other := places.setdefault(os.path.realpath(path), role)) != role:
-            raise click.UsageError(f"{role} {path} is also {other}; name another file, as this one would be lost")
-
-
 def _fit_arguments(checkpoint: str, checkpoint_every: int | timedelta, resume: bool) -> Values:
     if resume and not os.path.exists(checkpoint):
-        click.echo(f"{checkpoint}: no checkpoint yet, so the fit starts anew", err=True)
+        say(f"{checkpoint}: no checkpoint yet, so the fit starts anew")
         resume = False
     return {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": checkpoint if resume else None}
 
@@ -105,7 +100,7 @@ def _report(estimator: Any, data: "nbmf.Interactions", output: str, seconds: flo
         "seconds": round(seconds, 3),
     }
     if as_json:
-        show_json(facts)
+        show_json({**facts, "converged": estimator.converged_})
         return
     words = {name: f"{value:,}" if isinstance(value, int | float) else str(value) for name, value in facts.items()}
     words |= {"objective": f"{facts['objective']:,.1f}", "seconds": f"{seconds:,.1f}"}

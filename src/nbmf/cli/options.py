@@ -1,21 +1,27 @@
 """Options that several commands share, and the data and models they describe."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce, wraps
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 import nbmf
+from nbmf.cli.terminal import say
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 Values = dict[str, Any]  # of a group of options, by the options' names
 Column = str | None
 
-MODELS = ("nbmf", "poisson", "binary")
+MODELS = ("nbmf", "poisson", "binary", "nbslim")
 JUDGED = (*MODELS, "popularity")
-COMPARED = (*JUDGED, "averaged", "nbslim", "ease", "knn", "als", "bpr", "hpf", "kl-nmf")
+COMPARED = (*JUDGED, "averaged", "ease", "knn", "als", "bpr", "hpf", "kl-nmf")
 """The names of `nbmf.evaluation.experiments.baselines.BASELINES`, which would take a second to import."""
+FITTED = (*MODELS, "averaged")
+ESTIMATORS = {"nbmf": "NBMF", "averaged": "NBMF", "poisson": "PoissonMF", "binary": "PoissonMF", "nbslim": "NBSLIM"}
+FIXED = {"binary": {"binarize": True}}  # what makes a model of its estimator
+IN_PYTHON = {"components": "n_components", "seed": "random_state", "threads": "n_threads"}  # where names differ
 
 
 def together(*decorators: Decorator) -> Decorator:
@@ -42,11 +48,18 @@ number_option = partial(option, metavar="N", type=click.IntRange(1))
 file_option = partial(option, metavar="FILE", type=click.Path())
 column_option = partial(option, metavar="COLUMN", show_default="recognised by name or position")
 
+bad_rows_option = option(
+    "--bad-rows",
+    type=click.Choice(["error", "skip"]),
+    default="error",
+    help="Whether rows that cannot be used, such as those with a negative count, end the command or are left out.",
+)
 data_argument = click.argument("data", type=click.Path())
 data_options = together(
     column_option("--user", help="Column of user ids."),
     column_option("--item", help="Column of item ids."),
     column_option("--count", help="Column of counts. In a file without one, each row counts 1."),
+    bad_rows_option,
     number_option("--min-users", default=0, type=click.IntRange(0), help="Keep only items with at least N users."),
     number_option("--min-items", default=0, type=click.IntRange(0), help="Then keep only users with at least N items."),
 )
@@ -72,56 +85,125 @@ split_options = together(
 json_option = option("--json", "as_json", is_flag=True, show_default="a table", help="Print JSON to standard output.")
 components_option = number_option("-k", "--components", metavar="K", default=50, help="Number of components.")
 seed_option = number_option("--seed", default=0, type=click.IntRange(0, 2**32 - 1), help="Random seed.")
+positive = click.FloatRange(0, min_open=True)
 
-fit_options = together(
-    components_option,
+fit_options = together(  # all but the seed are None, the model's own default, unless they are given
+    number_option("-k", "--components", metavar="K", show_default="50", help="Number of components; nbslim has none."),
     option(
         "--concentration",
         metavar="α",
         show_default="1, or 3 for nbslim",
-        type=click.FloatRange(0, min_open=True),
+        type=positive,
         help="Of nbmf and nbslim: a small α tolerates bursts of counts, a large one is close to Poisson.",
     ),
+    option(
+        "--input",
+        type=click.Choice(("counts", "log1p", "binary")),
+        show_default="counts, or log1p for nbslim",
+        help="What the model sees of a count: the count, ln(1 + count), or whether there is one. Where counts are in "
+        "the hundreds, try log1p.",
+    ),
+    option(
+        "--user-shape", metavar="SHAPE", type=positive, show_default="1", help="Prior: below 1, users have few tastes."
+    ),
+    option(
+        "--item-shape", metavar="SHAPE", type=positive, show_default="1", help="Prior: below 1, items serve few tastes."
+    ),
+    option(
+        "--rates",
+        type=click.Choice(("shared", "per_row")),
+        show_default="shared",
+        help="One prior rate for all users and one for all items, or one for each user and each item.",
+    ),
+    option(
+        "--inference",
+        type=click.Choice(("cavi", "mm")),
+        show_default="cavi",
+        help="Variational Bayes, or maximum likelihood, which ignores shapes and rates.",
+    ),
+    option(
+        "--penalty",
+        metavar="ρ",
+        type=click.FloatRange(0),
+        show_default="20",
+        help="Of nbslim: the larger, the fewer and smaller its weights.",
+    ),
+    option(
+        "--target",
+        type=click.Choice(("counts", "log1p", "binary")),
+        show_default="log1p",
+        help="Of nbslim: what it predicts, in the forms of --input.",
+    ),
     seed_option,
-    number_option("--max-iter", default=500, help="Maximum number of sweeps."),
+    number_option("--max-iter", show_default="500, or 100 for nbslim", help="Maximum number of sweeps."),
     option(
         "--tol",
-        metavar="FRACTION",
-        default=1e-5,
+        metavar="GAIN",
+        show_default="1e-5, or 5 for nbslim",
         type=click.FloatRange(0),
-        help="Stop when a sweep raises the objective by less than this fraction of it.",
+        help="Stop when a sweep raises the objective by less than this fraction of it; nbslim stops an item when a "
+        "sweep adds less than this to its log-likelihood.",
     ),
+    option(
+        "--accelerate/--no-accelerate",
+        default=None,
+        show_default="only for nbslim",
+        help="Take longer steps where they are safe: fewer sweeps to the same objective.",
+    ),
+)
+run_options = together(
+    number_option(
+        "--threads", show_default="all cores", help="Number of threads. Results are the same for any number."
+    ),
+    option("--quiet", is_flag=True, show_default="progress is shown", help="Show no progress; warnings still appear."),
 )
 
 data_group = grouped("source", data_argument, data_options)
 split_group = grouped("splitting", split_options)
 fit_group = grouped("settings", fit_options)
+run_group = grouped("settings", fit_options, run_options)
 
 
 def read_data(
-    data: str, user: Column, item: Column, count: Column, min_users: int, min_items: int, time: Column = None
+    data: str,
+    user: Column,
+    item: Column,
+    count: Column,
+    bad_rows: str,
+    min_users: int,
+    min_items: int,
+    time: Column = None,
 ) -> "nbmf.Interactions":
-    """Read a file and filter it once, items first, as the paper does."""
+    """Read a file, or standard input for "-", and filter it once, items first, as the paper does."""
     from nbmf.storage.counts import is_counts_file  # noqa: PLC0415 (heavy modules only when a command runs)
 
     columns = {"user": user, "item": item, "count": count, "time": time}
     given = " and ".join(f"--{name} {column}" for name, column in columns.items() if column is not None)
-    if not is_counts_file(data):
-        found = nbmf.read_interactions(data, **columns)
+    if data == "-" or not is_counts_file(data):
+        found = nbmf.read_interactions(data, **columns, bad_rows=bad_rows)
     elif given:
         what = "this file was written by nbmf and has no columns to choose"
         raise ValueError(f"{data}: {what}; leave out {given}, or give the file it was made from")
     else:
         found = nbmf.open_counts(data)
-    click.echo(f"{data}: {found}", err=True)
+    name = "standard input" if data == "-" else data
+    say(f"{name}: {found}")
+    if found.reading:
+        say(f"columns: {found.reading}")
     if min_users or min_items:
         found = found.filter(min_users, min_items)
-        click.echo(f"kept: {found}", err=True)
+        say(f"kept: {found}")
         if not found.nnz:
             raise ValueError(f"nothing is left with --min-users {min_users} and --min-items {min_items}; lower them")
     if not found.nnz:
-        raise ValueError(f"{data}: no count is above 0, so there is nothing to learn from")
+        raise ValueError(f"{name}: no count is above 0, so there is nothing to learn from")
     return found
+
+
+def check_not_piped(data: str | None) -> None:
+    """Refuse standard input where the data is needed again later."""
+    if data == "-":
+        raise click.UsageError("this command needs DATA again later, so it cannot be standard input; name a file")
 
 
 def split_data(
@@ -134,43 +216,67 @@ def split_data(
         parts = found.split_by_date(test_fraction=test_fraction)
     else:
         parts = (found.split if split == "random" else found.split_per_user)(test_fraction, seed=seed)
-    click.echo(f"held out: {parts.test.nnz:,} counts; users without any: {len(parts.untested):,}", err=True)
+    say(f"held out: {parts.test.nnz:,} counts; users without any: {len(parts.untested):,}")
     return parts
 
 
-def make_model(name: str, components: int, concentration: float | None, seed: int, max_iter: int, tol: float) -> Any:
-    """Return the estimator of this name, with progress shown; nbslim has none of the other settings."""
-    if name == "nbslim":
-        return make_slim(concentration)
-    common: Values = {"random_state": seed, "max_iter": max_iter, "tol": tol, "verbose": True}
-    if name == "nbmf":
-        return nbmf.NBMF(components, concentration=1.0 if concentration is None else concentration, **common)
-    return nbmf.PoissonMF(components, binarize=name == "binary", **common)
+def make_model(name: str, settings: Values, found: Mapping[str, Any] | None = None) -> Any:
+    """Return the estimator of this name with the settings as typed or, in their place, as a search has found them."""
+    own = {**settings_of(name, settings), **(found or {}), **FIXED.get(name, {}), "verbose": not settings.get("quiet")}
+    if name == "averaged":
+        seed = own.pop("random_state")
+        return nbmf.Averaged(nbmf.NBMF(**own), random_state=seed)
+    return getattr(nbmf, ESTIMATORS[name])(**own)
 
 
-def make_slim(concentration: float | None) -> "nbmf.NBSLIM":
-    """Return the estimator nbslim, with progress shown."""
-    own: Values = {} if concentration is None else {"concentration": concentration}
-    return nbmf.NBSLIM(verbose=True, **own)
+def settings_of(name: str, settings: Values) -> Values:
+    """Return those of the settings that a model has, by their names in Python; a model that is not ours has none."""
+    if name not in ESTIMATORS:
+        return {}
+    known = getattr(nbmf, ESTIMATORS[name])().get_params(deep=False)
+    given = {IN_PYTHON.get(key, key): value for key, value in settings.items() if value is not None}
+    return {key: value for key, value in given.items() if key in known}
 
 
-def check_model(name: str, concentration: float | None, *factor_options: str) -> None:
-    """Refuse options that the model does not have; `factor_options` names the parameters that nbslim lacks."""
-    if name == "nbslim":
-        check_slim(*factor_options)
-    else:
-        check_concentration((name,), concentration)
+def as_typed(name: str, found: Mapping[str, Any]) -> str:
+    """Return the settings of a model as options of `nbmf fit`.
+
+    >>> as_typed("nbmf", {"n_components": 20, "user_shape": 0.3})
+    '--model nbmf --components 20 --user-shape 0.3'
+    """
+    in_the_shell = {python: key for key, python in IN_PYTHON.items()}
+    found = {key: value for key, value in found.items() if key not in FIXED.get(name, {})}
+    words = {in_the_shell.get(key, key).replace("_", "-"): value for key, value in found.items()}
+    flags = (f"--{'' if value else 'no-'}{key}" for key, value in words.items() if isinstance(value, bool))
+    pairs = (f"--{key} {value}" for key, value in words.items() if not isinstance(value, bool))
+    return " ".join((f"--model {name}", *pairs, *flags))
 
 
-def check_slim(*names: str) -> None:
-    """Refuse options that nbslim does not have; `names` are parameters of the command."""
+def check_settings(models: Sequence[str], settings: Values) -> None:
+    """Refuse a setting that none of the models has; the seed is also that of the split."""
+    having = {key for name in models for key in settings_of(name, settings)}
+    for key, value in settings.items():
+        if value is not None and key not in ("seed", "quiet") and IN_PYTHON.get(key, key) not in having:
+            refuse(key, models)
+
+
+def check_slim(name: str, *others: str) -> None:
+    """Refuse further options of a command that nbslim has no use for; `others` are the command's parameters."""
     context = click.get_current_context()
-    for name in names:
-        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
-            raise click.UsageError(f"--{name.replace('_', '-')} is not a setting of the model nbslim; leave it out")
+    for key in others if name == "nbslim" else ():
+        if context.get_parameter_source(key) is not click.core.ParameterSource.DEFAULT:
+            refuse(key, [name])
 
 
-def check_concentration(models: tuple[str, ...], concentration: float | None) -> None:
-    """Refuse a concentration that none of the models uses."""
-    if concentration is not None and not {"nbmf", "averaged"} & set(models):
-        raise click.UsageError(f"--concentration is a setting of nbmf, not of {' or '.join(models)}; leave it out")
+def refuse(key: str, models: Sequence[str]) -> NoReturn:
+    """Raise a usage error for an option that these models do not have."""
+    whose = f"the model {models[0]}" if len(models) == 1 else f"any of the models {', '.join(models)}"
+    raise click.UsageError(f"--{key.replace('_', '-')} is not a setting of {whose}; leave it out")
+
+
+def check_files(files: Mapping[str, str | None]) -> None:
+    """Refuse to write over the data, or one output over another."""
+    places: dict[str, str] = {}
+    for role, path in files.items():
+        if path is not None and (other := places.setdefault(os.path.realpath(path), role)) != role:
+            raise click.UsageError(f"{role} {path} is also {other}; name another file, as this one would be lost")

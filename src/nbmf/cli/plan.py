@@ -45,7 +45,7 @@ def plan(source: Values, components: int, clusters: int, memory: str | None, as_
     plans = [_plan(found, name, components, clusters, machine) for name in EXPOSURES]
     if as_json:
         sizes = {"users": found.n_users, "items": found.n_items, "counts": found.nnz, "components": components}
-        show_json({**sizes, "memory of a machine": machine, "plans": plans})
+        show_json({**sizes, "machine_memory": machine, "plans": plans})
         return
     title = f"{found.n_users:,} users × {found.n_items:,} items, {found.nnz:,} counts, K = {components}"
     columns = ["exposure", "backend", "time per sweep", "memory", "GPU memory", f"machines of {machine / 1e9:.3g} GB"]
@@ -59,25 +59,26 @@ def _plan(found: "nbmf.Interactions", name: str, components: int, clusters: int,
 
     sizes = Sizes(found.n_users, found.n_items, found.nnz, components, EXPOSURES[name], clusters)
     make, given = partial(make_backend, "auto", None, sizes.products), _bytes_as_read(found)
-    parts, machines = sizes.memory(), sizes.machines(machine, given)
+    machines = sizes.machines(machine, given)
+    parts = {use.lower().replace(" ", "_"): size for use, size in sizes.memory().items()} | {"data_as_read": given}
     return {
         "exposure": name,
         "backend": type(make()).__name__.lower(),
-        "seconds a sweep": seconds_per_sweep(found.matrix, sizes, make),
-        "memory": sum(parts.values()) + given,
-        "memory by use": parts | {"data as they were read": given},
-        "memory of a GPU": sum(sizes.memory("gpu").values()),
+        "seconds_per_sweep": seconds_per_sweep(found.matrix, sizes, make),
+        "memory": sum(parts.values()),
+        "memory_by_use": parts,
+        "gpu_memory": sum(sizes.memory("gpu").values()),
         "machines": machines,
-        "memory of the driver": None if machines == 1 else sizes.memory_of_driver() + given,
+        "driver_memory": None if machines == 1 else sizes.memory_of_driver() + given,
     }
 
 
 def _row(each: dict[str, Any]) -> list[str]:
-    gigabytes = (f"{each[name] / 1e9:.2f} GB" for name in ("memory", "memory of a GPU"))
+    gigabytes = (f"{each[name] / 1e9:.2f} GB" for name in ("memory", "gpu_memory"))
     machines = "no number suffices" if each["machines"] is None else f"{each['machines']:,}"
     if each["machines"] not in (1, None):
-        machines += f", plus {each['memory of the driver'] / 1e9:.3g} GB for the driver"
-    return [each["exposure"], each["backend"], f"{each['seconds a sweep']:.3g} s", *gigabytes, machines]
+        machines += f", plus {each['driver_memory'] / 1e9:.3g} GB for the driver"
+    return [each["exposure"], each["backend"], f"{each['seconds_per_sweep']:.3g} s", *gigabytes, machines]
 
 
 def _bytes_as_read(found: "nbmf.Interactions") -> int:

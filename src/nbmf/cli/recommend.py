@@ -7,6 +7,7 @@ import click
 
 import nbmf
 from nbmf.cli.options import file_option, json_option, number_option, option
+from nbmf.cli.serve import import_sklearn
 from nbmf.cli.terminal import sentences, show, show_json
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def recommend(
     _check_options(bool(users), everybody, output, as_json)
     from nbmf.data.ids import Lookup  # noqa: PLC0415 (heavy modules only when the command runs)
 
+    import_sklearn()
     fitted = nbmf.load(model)
     chosen = fitted.users_ if everybody else list(map(Lookup(fitted.users_, "user").from_text, users))
     found = fitted.recommend(chosen, n, exclude_seen=not include_seen)
@@ -70,7 +72,10 @@ def _write(columns: "dict[str, NDArray[Any]]", output: str) -> None:
     with replacing(check_place(output)) as temporary, duckdb.connect() as connection:
         connection.register("recommended", tidy)
         place, form = temporary.replace("'", "''"), FORMATS[os.path.splitext(output)[1]]
-        connection.execute(f"COPY (SELECT * FROM recommended) TO '{place}' ({form})")
+        try:
+            connection.execute(f"COPY (SELECT * FROM recommended) TO '{place}' ({form})")
+        except duckdb.Error as error:  # such as a full disk; `replacing` says what it means for the file
+            raise OSError(" ".join(str(error).split())) from error
 
 
 def _by_user(columns: "dict[str, NDArray[Any]]") -> list[dict[str, Any]]:

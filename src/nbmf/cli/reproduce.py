@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nbmf.cli.options import file_option, json_option, number_option, option
+from nbmf.cli.options import bad_rows_option, check_not_piped, file_option, json_option, number_option, option
 from nbmf.cli.terminal import BadInputError, end_interrupted, sentences, show, show_json
+from nbmf.data import how_to_install
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +44,7 @@ def _whole(context: click.Context, option: click.Parameter, value: str) -> tuple
 @column_option("--user", help="Column of the users.")
 @column_option("--item", help="Column of the items.")
 @column_option("--count", help="Column of the counts.")
+@bad_rows_option
 @file_option(
     "--names",
     show_default="items.parquet beside DATA, if there is one",
@@ -66,6 +68,7 @@ def _whole(context: click.Context, option: click.Parameter, value: str) -> tuple
 @option("--portrait", metavar="ID", show_default="one with many different counts", help="User to draw.")
 @number_option("--workers", show_default="one per core", help="Fits at a time.")
 @json_option
+@sentences()
 def reproduce(data: str | None, output: str, portrait: str | None, as_json: bool, **options: Any) -> None:
     """Run the paper's experiments on DATA and say which of its claims hold.
 
@@ -74,19 +77,19 @@ def reproduce(data: str | None, output: str, portrait: str | None, as_json: bool
     random starts, and evaluated on a fifth of the counts, which is held out. Each result is written as soon as it is
     ready, and the same command resumes an interrupted run.
     """
-    with sentences():
-        if find_spec("matplotlib") is None:
-            raise BadInputError("the figures need Matplotlib: pip install 'nbmf[plots]'")
-        from nbmf.evaluation.experiments.paper import Grid, open_store, row_of  # noqa: PLC0415 (numba takes a second to import)
-        from nbmf.evaluation.experiments.study import open_study  # noqa: PLC0415
+    check_not_piped(data)
+    if find_spec("matplotlib") is None:
+        raise BadInputError(f"the figures need Matplotlib; {how_to_install('plots')}")
+    from nbmf.evaluation.experiments.paper import Grid, open_store, row_of  # noqa: PLC0415 (numba takes a second to import)
+    from nbmf.evaluation.experiments.study import open_study  # noqa: PLC0415
 
-        grid = Grid(components=options["components"], n_starts=options["starts"], seed=options["seed"])
-        columns = {name: options[name] for name in ("user", "item", "count")}
-        chosen = {name: options[name] for name in ("split", "filtered", "names")}
-        study = open_study(data, columns=columns, seed=options["split_seed"], **chosen)
-        click.echo(f"{study.name}: {study.data}; held out: {study.split}", err=True)
-        row_of(study, portrait)
-        folder = open_store(study, grid, output).folder
+    grid = Grid(components=options["components"], n_starts=options["starts"], seed=options["seed"])
+    columns = {name: options[name] for name in ("user", "item", "count", "bad_rows")}
+    chosen = {name: options[name] for name in ("split", "filtered", "names")}
+    study = open_study(data, columns=columns, seed=options["split_seed"], **chosen)
+    click.echo(f"{study.name}: {study.data}; held out: {study.split}", err=True)
+    row_of(study, portrait)
+    folder = open_store(study, grid, output).folder
     try:
         results, page = _run(study, grid, folder, portrait, options["workers"])
     except KeyboardInterrupt:
@@ -129,7 +132,8 @@ def _show(results: "Results", page: "Path", as_json: bool) -> None:
     claims = all_claims(results)
     if as_json:
         found = {"claims": [claim.as_dict() for claim in claims], "report": str(page)}
-        show_json({**results.store.settings, **results.summary(), **found})
+        settings = {name.replace(" ", "_"): value for name, value in results.store.settings.items()}
+        show_json({**settings, **results.summary(), **found})
         return
     rows = [(claim.statement, claim.verdict.value) for claim in claims]
     show(f"The paper's claims on {results.study.name}", ("the paper says", "here"), rows, left=2)

@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 import threading
+import time
 import webbrowser
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ import nbmf
 from nbmf.cli import options
 from nbmf.cli.options import Values, file_option, grouped, number_option, option
 from nbmf.cli.terminal import BadInputError, end_interrupted, sentences
+from nbmf.data import how_to_install
 from nbmf.inference.progress import Stopwatch
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ server_group = grouped(
         metavar="NAME",
         multiple=True,
         show_default="localhost and ADDRESS",
-        help="Another host name of this server. May be repeated.",
+        help="Another host name of this server; * for any, with a token. May be repeated.",
     ),
     option(
         "--allow-origin",
@@ -52,6 +54,18 @@ server_group = grouped(
         multiple=True,
         show_default="none",
         help="Another site whose pages may call the API, such as https://shop.example. May be repeated.",
+    ),
+    option(
+        "--access-log",
+        type=click.Choice(["plain", "json"]),
+        show_default="none",
+        help="Log every request to standard error: time, client, method, path, status, duration and size.",
+    ),
+    option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        default="info",
+        help="Least severity of other messages.",
     ),
 )
 
@@ -75,7 +89,7 @@ def serve(model: str, server: Values) -> None:
 @file_option(
     "--names", show_default="items.parquet beside DATA, if any", help="Parquet file with columns item and name."
 )
-@option("--model", type=click.Choice((*options.MODELS, "nbslim")), default="nbmf", help="Model to fit.")
+@option("--model", type=click.Choice(options.MODELS), default="nbmf", help="Model to fit.")
 @options.fit_group
 @grouped("source", click.argument("data", required=False, type=click.Path()), options.data_options)
 @option("--no-browser", is_flag=True, show_default="open it", help="Only print the address.")
@@ -89,8 +103,9 @@ def explore(source: Values, output: str | None, refit: bool, no_browser: bool, s
     """
     from nbmf.storage.container import seal  # noqa: PLC0415
 
-    _check_extra()
     data = source["data"]
+    options.check_not_piped(data)
+    _check_extra()
     if data is not None and seal(data) is not None:
         path = data
     else:
@@ -109,14 +124,15 @@ def _fit(source: Values, path: str, names: str | None, model: str, settings: Val
     from nbmf.evaluation.experiments.study import item_names  # noqa: PLC0415
     from nbmf.storage.container import check_place  # noqa: PLC0415
 
-    options.check_model(model, settings["concentration"], "components", "seed", "max_iter", "tol")
+    options.check_settings([model], settings)
+    options.check_slim(model, "seed")
     check_place(path)
     if source["data"] is None:
         found = nbmf.datasets.groceries().filter()
     else:
         found = options.read_data(**source)
         found = replace(found, item_names=item_names(Path(source["data"]), names, found))
-    estimator = options.make_model(model, **settings)
+    estimator = options.make_model(model, settings)
     if model == "nbslim":
         estimator.fit(found).save(path)
     else:
@@ -141,22 +157,31 @@ def fit_and_keep(estimator: Any, data: "nbmf.Interactions", path: str) -> Any:
 def _check_extra() -> None:
     for module in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
         if importlib.util.find_spec(module) is None:
-            raise BadInputError(f"serving needs {module}: pip install 'nbmf[server]'")
+            raise BadInputError(f"serving needs {module}; {how_to_install('server')}")
 
 
 def _serve(
-    path: str, host: str, port: int | None, *, open_browser: bool = False, any_port: bool = False, **allowed: Any
+    path: str,
+    host: str,
+    port: int | None,
+    *,
+    access_log: str | None,
+    log_level: str,
+    open_browser: bool = False,
+    any_port: bool = False,
+    **allowed: Any,
 ) -> None:
     _check_extra()
     access = _access(host, **allowed)
     with _listen(host, port, any_port) as door:
-        _import_sklearn()
+        import_sklearn()
         from nbmf.web.app import build_app  # noqa: PLC0415
         from nbmf.web.process import make_server  # noqa: PLC0415
         from nbmf.web.reload import ServedModel  # noqa: PLC0415
 
-        server = make_server(build_app(ServedModel(path), access=access))
-        logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+        _log_requests(access_log, log_level)
+        level = "debug" if log_level == "debug" else "warning"  # at info, uvicorn only repeats what is said below
+        server = make_server(build_app(ServedModel(path), access=access), level)
         name = "localhost" if host in WILDCARDS else host
         address = f"http://{f'[{name}]' if ':' in name else name}:{door.getsockname()[1]}/"
         click.echo(f"{path}: serving at {address} (Ctrl-C to stop)", err=True)
@@ -169,10 +194,44 @@ def _serve(
             end_interrupted("all requests were answered")
 
 
+def _log_requests(access_log: str | None, log_level: str) -> None:
+    """Write messages to standard error and, if wanted, a line for every request."""
+    handler = logging.StreamHandler()
+    if access_log is not None:
+        handler.setFormatter(_Lines(access_log == "json"))
+    logging.basicConfig(level=log_level.upper(), format="%(message)s", handlers=[handler])
+    logging.getLogger("nbmf.access").setLevel(logging.CRITICAL if access_log is None else logging.INFO)
+
+
+class _Lines(logging.Formatter):
+    """Log lines with the time in UTC: as text, or as JSON objects."""
+
+    converter = time.gmtime  # type: ignore[assignment]
+    default_time_format, default_msec_format = "%Y-%m-%dT%H:%M:%S", "%s.%03dZ"
+
+    def __init__(self, as_json: bool) -> None:
+        super().__init__("%(message)s")
+        self.as_json = as_json
+
+    def format(self, record: logging.LogRecord) -> str:
+        from nbmf.web.middleware import LOGGED  # noqa: PLC0415
+
+        when, text = self.formatTime(record), super().format(record)
+        if not self.as_json:
+            return f"{when} {text}"
+        if record.name == "nbmf.access" and isinstance(record.args, tuple):
+            return json.dumps({"time": when, **dict(zip(LOGGED, record.args, strict=True))})
+        return json.dumps({"time": when, "level": record.levelname.lower(), "message": text})
+
+
 def _access(host: str, token_file: str | None, allow_host: tuple[str, ...], allow_origin: tuple[str, ...]) -> "Access":
     """Return who may send requests; other machines only with a token and a host name."""
-    from nbmf.web.middleware import LOOPBACK, Access  # noqa: PLC0415
+    from nbmf.web.middleware import ANY, LOOPBACK, Access  # noqa: PLC0415
 
+    names = {name.lower().strip("[]") for name in allow_host}
+    for name in names - {ANY}:
+        if not re.fullmatch(r"[\w.-]+", name) and not _is_address(name):
+            raise BadInputError(f"--allow-host {name} is no host name; give it without scheme and port, or * for any")
     token = os.environ.get("NBMF_TOKEN")
     if token_file is not None:
         token = Path(token_file).read_text("utf-8").partition("\n")[0].strip()
@@ -182,16 +241,25 @@ def _access(host: str, token_file: str | None, allow_host: tuple[str, ...], allo
         raise BadInputError(
             f"--host {host} can be reached from other machines, so it needs a token: --token-file FILE, or NBMF_TOKEN"
         )
+    if ANY in names and token is None:
+        raise BadInputError(
+            "--allow-host * lets other sites reach this server under names of theirs, so it needs a token: "
+            "--token-file FILE, or NBMF_TOKEN"
+        )
     if host in WILDCARDS and not allow_host:
         raise BadInputError(f"--host {host} is no host name; give the name of this server with --allow-host NAME")
-    return Access(LOOPBACK | {host, *map(str.lower, allow_host)}, token, allow_origin)
+    return Access(LOOPBACK | {host} | names, token, allow_origin)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        return bool(ipaddress.ip_address(host))
+    except ValueError:
+        return False
 
 
 def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return ipaddress.ip_address(host).is_loopback if _is_address(host) else host == "localhost"
 
 
 def _listen(host: str, port: int | None, any_port: bool) -> "socket":
@@ -207,7 +275,7 @@ def _listen(host: str, port: int | None, any_port: bool) -> "socket":
         raise BadInputError(f"cannot listen on {host}:{wanted} ({reason}); --port 0 takes any free port") from error
 
 
-def _import_sklearn() -> None:
+def import_sklearn() -> None:
     """Import scikit-learn without pandas, which it imports where it can and which takes half a second."""
     sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
     import sklearn.base  # noqa: F401, PLC0415

@@ -18,12 +18,18 @@ if TYPE_CHECKING:
 Rows = Sequence[Sequence[str]]
 
 INTERRUPTED, TERMINATED = 130, 143  # the exit codes that shells report after Ctrl-C and SIGTERM
-IN_THE_SHELL = {  # remedies in error messages of the library, and the same on the command line
+IN_THE_SHELL = {  # remedies in messages of the library, and the same on the command line
     "read_interactions(…, time='column') or Interactions.from_arrays(…, times=…)": "--time COLUMN",
     "model.save(path)": "nbmf fit DATA -o FILE",
     "fit(X, resume=path)": "nbmf fit DATA --checkpoint FILE --resume",
     "nbmf.load(path)": "nbmf recommend FILE",
+    "after max_iter=": "after ",
+    "raise max_iter, or set accelerate=True": "try --max-iter 2000 or --accelerate",
+    "or NBSLIM": "or --model nbslim",
+    "bad_rows='skip'": "--bad-rows skip",
 }
+_SETTING = re.compile(r"\b(max_iter|tol|accelerate|input|inference)=(?:True|'(\w+)'|([\d.e-]*\d))")
+_COLUMN = re.compile(r"\b(user|item|count|time)=('…')?")
 
 
 class BadInputError(click.ClickException):
@@ -34,21 +40,27 @@ class BadInputError(click.ClickException):
 
 @contextmanager
 def sentences() -> Iterator[None]:
-    """Report bad input as a sentence with exit code 2, warnings as notes, and Ctrl-C with exit code 130.
+    """Report bad input as a sentence with exit code 2, each warning as one note, and Ctrl-C with exit code 130.
 
     SIGTERM ends a command with exit code 143, after its temporary files and processes.
     """
     presses: list[Any] = []
+    noted: set[str] = set()
 
     def press(*pressed: Any) -> None:
         presses.append(pressed)
         signal.default_int_handler(*pressed)
 
+    def note(text: str) -> None:
+        if text not in noted:
+            click.echo(f"note: {in_the_shell(text)}", err=True)
+        noted.add(text)
+
     usual = signal.signal(signal.SIGINT, press), signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
-            warnings.showwarning = lambda message, *rest, **more: click.echo(f"note: {message}", err=True)
+            warnings.showwarning = lambda message, *rest, **more: note(str(message))
             yield
     except BrokenPipeError:  # the reader of our output, such as `head`, has read enough; click exits quietly
         raise
@@ -60,12 +72,29 @@ def sentences() -> Iterator[None]:
             raise
         # the text of a KeyError is its argument in quotes
         text = str(error.args[0] if isinstance(error, KeyError) else error)
-        for python, shell in IN_THE_SHELL.items():
-            text = text.replace(python, shell)
-        raise BadInputError(re.sub(r"\b(user|item|count|time)=('…')?", r"--\1", text)) from error
+        raise BadInputError(in_the_shell(text)) from error
     finally:
         for number, handler in zip((signal.SIGINT, signal.SIGTERM), usual, strict=True):
             signal.signal(number, handler)
+
+
+def in_the_shell(text: str) -> str:
+    """Return a message of the library with settings and calls as they are typed on the command line.
+
+    >>> in_the_shell("raise max_iter, say max_iter=2000, or try accelerate=True or input='log1p'")
+    'raise --max-iter, say --max-iter 2000, or try --accelerate or --input log1p'
+    """
+    for python, shell in IN_THE_SHELL.items():
+        text = text.replace(python, shell)
+    text = _SETTING.sub(lambda found: " ".join(filter(None, (f"--{found[1]}", *found.groups()[1:]))), text)
+    return _COLUMN.sub(r"--\1", re.sub("(--)?max_iter", "--max-iter", text))
+
+
+def say(text: str) -> None:
+    """Write a line to standard error, unless the command was told to be quiet."""
+    context = click.get_current_context(silent=True)
+    if context is None or not context.params.get("quiet"):
+        click.echo(text, err=True)
 
 
 def end_interrupted(kept: str) -> NoReturn:

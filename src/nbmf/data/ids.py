@@ -18,7 +18,7 @@ MOST_COMPARED = 20_000  # known ids that are compared with a wrong one to sugges
 
 @dataclass(frozen=True, eq=False)
 class Lookup:
-    """Finds unique ids, all strings or all numbers, by bisection; errors call them by `what`, "user" or "item".
+    """Finds unique ids, all strings or all numbers, by bisection; errors say `what` they are and `where`.
 
     >>> Lookup(np.array(["jazz", "folk", "soul"]), "item").positions(["folk", "soul"])
     array([1, 2])
@@ -26,6 +26,7 @@ class Lookup:
 
     ids: Ids
     what: str
+    where: str = "the data of the fit"
 
     @cached_property
     def _sorted(self) -> tuple[Ids, NDArray[np.intp] | None]:
@@ -94,7 +95,7 @@ class Lookup:
         else:
             near = get_close_matches(str(wanted), map(str, self.ids[:MOST_COMPARED].tolist()), 1)
             hint = f"did you mean {near[0]!r}?" if near else f"one of them is {self.ids[:1].tolist()[0]!r}" if n else ""
-        return KeyError(f"{self.what} {wanted!r} was not in the data of the fit, which had {n} {self.what}s; {hint}")
+        return KeyError(f"{self.what} {wanted!r} was not in {self.where}, which had {n} {self.what}s; {hint}")
 
 
 def align(

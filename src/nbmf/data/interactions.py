@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from nbmf.data.events import Events, as_times, check_fraction, from_date
+from nbmf.data.listing import Listing
 
 Ids = NDArray[Any]
 
@@ -38,7 +39,7 @@ class Split(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Interactions:
+class Interactions(Listing):
     """A users × items matrix of counts with the ids of its rows and columns.
 
     Build one with `nbmf.read_interactions`, `Interactions.from_arrays` or `Interactions.from_matrix`.
@@ -55,6 +56,8 @@ class Interactions:
         Number of rows whose pair of user and item had appeared before; their counts were added up.
     events : Events, optional
         The rows with their times, if times were given; `matrix` is their sum.
+    reading : str
+        Which columns of a source were used and which were ignored, and how many of its pairs have a count of 0.
 
     Examples
     --------
@@ -72,6 +75,7 @@ class Interactions:
     item_names: Ids | None = field(default=None, kw_only=True)
     n_repeated: int = field(default=0, kw_only=True)
     events: Events | None = field(default=None, kw_only=True)
+    reading: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
         if self.events is not None and not self.events.add_up_to(self.matrix):
@@ -117,7 +121,7 @@ class Interactions:
         Parameters
         ----------
         matrix : array_like or scipy sparse matrix
-            The counts; they are copied.
+            The counts, whole numbers or any others from 0; they are copied.
         users, items : array_like, optional
             Ids of the rows and of the columns, by default 0, 1, 2, …
         """
@@ -149,13 +153,6 @@ class Interactions:
         """Number of non-zero counts."""
         return int(self.matrix.nnz)
 
-    def __repr__(self) -> str:
-        repeated = f", {self.n_repeated:,} repeated pairs added up" if self.n_repeated else ""
-        total = self.matrix.sum() if self.nnz else 0
-        events = f", {self.events.summary}" if self.events is not None else ""
-        shape = f"{self.n_users:,} users × {self.n_items:,} items"
-        return f"{type(self).__name__}({shape}, {self.nnz:,} non-zero counts, total {total:,}{repeated}{events})"
-
     def filter(self, min_users_per_item: int = 50, min_items_per_user: int = 20, *, repeat: bool = False) -> Self:
         """Remove items with few users, then users with few of the remaining items (the paper's order).
 
@@ -170,7 +167,7 @@ class Interactions:
         --------
         >>> data = Interactions.from_arrays(["ann", "ann", "bob"], ["jazz", "folk", "jazz"])
         >>> data.filter(min_users_per_item=2, min_items_per_user=1)
-        Interactions(2 users × 1 items, 2 non-zero counts, total 2)
+        Interactions(2 users × 1 item, 2 non-zero counts, total 2)
         """
         data = self
         while True:

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 
 from nbmf.data.events import ISO_TIME, Events
 from nbmf.data.interactions import Ids, Interactions, canonical
-from nbmf.data.text import ReadError, choose_columns
+from nbmf.data.text import BadRowsError, ReadError, choose_columns, columns_in_words
 
 Connection = Any  # of DuckDB, which is slow to import
 
@@ -30,6 +30,9 @@ _TIME_KINDS = ("integer", "number", "date")  # the times of a table are of the f
 _POSITION = "__nbmf_position__"  # reserved: no column of a file has this name
 _INDEX = "__index_level_"  # how the columns begin that pandas adds for its row labels
 _PARTS = "files whose names end in .parquet, except those that begin with a dot or _"
+MOST_SHOWN = 4  # rows with a fault that a message names
+_EXPONENT = "^([0-9]+)[.]?([0-9]*?)0*[eE][+]?0*([0-9]{1,2})$"
+_THOUSANDS = re.compile(r"\s*[0-9]{1,3}([,' ][0-9]{3})+\s*")
 
 
 class Table(NamedTuple):
@@ -40,6 +43,9 @@ class Table(NamedTuple):
     columns: dict[str, tuple[str, str]]  # SQL and type by role; TEXT comes from a text file and may stand for integers
     place: str = "row {} (from 0)"
     position: str | None = None  # SQL for the number in `place`
+    fault: str = "''"  # SQL for what is wrong with the whole row, '' if nothing is
+    reading: str = ""  # which columns are used, in words
+    skipped: list[str] | None = None  # gets a sentence about the rows with faults, which are skipped; None refuses them
 
 
 class NumberedIds(NamedTuple):
@@ -131,11 +137,11 @@ def typed_table(connection: Connection, name: str, relation: str, position: str,
     # of an ENUM without its labels, of a DECIMAL without its digits
     types = {c: re.sub(r"\(.*\)$", "", kind) for c, kind in column_types(connection, relation).items()}
     names = [column for column in types if column != position and not column.startswith(_INDEX)]
-    chosen = {role: names[k] for role, k in choose_columns(name, names, named).items()}
-    columns = {role: (identifier(column), types[column]) for role, column in chosen.items()}
+    chosen = choose_columns(name, names, named)
+    columns = {role: (identifier(names[k]), types[names[k]]) for role, k in chosen.items()}
     if connection.execute(f"SELECT 1 FROM {relation} LIMIT 1").fetchone() is None:  # then columns may have no type
         raise ReadError(f"{name}: has columns but no rows")
-    return Table(name, relation, columns, position=position)
+    return Table(name, relation, columns, position=position, reading=columns_in_words(chosen, names))
 
 
 def parts_of(folder: str) -> list[str]:
@@ -151,7 +157,7 @@ def parts_of(folder: str) -> list[str]:
     return parts
 
 
-def parquet_table(connection: Connection, path: str, named: dict[str, str | None]) -> Table:
+def parquet_table(connection: Connection, path: str, name: str, named: dict[str, str | None]) -> Table:
     """Return the table of a parquet file, or of all parts in a folder."""
     is_folder = os.path.isdir(path)
     files = parts_of(path) if is_folder else [path]
@@ -164,7 +170,7 @@ def parquet_table(connection: Connection, path: str, named: dict[str, str | None
     row = "file_row_number"
     position = f"{{'part': parse_filename(filename), 'row': {row}}}" if is_folder else row
     relation = f"(SELECT {columns}, {position} AS {_POSITION} FROM {_all_of(files)} AS parts({', '.join(other)}))"
-    table = typed_table(connection, path, relation, _POSITION, named)
+    table = typed_table(connection, name, relation, _POSITION, named)
     return table._replace(place="{0[part]}, row {0[row]} (from 0)") if is_folder else table
 
 
@@ -194,10 +200,27 @@ def number_ids(connection: Connection, table: Table, n_rows: int | None = None) 
     """Check every row of a table and number its ids; makes the view `coded` of the rows with codes instead of ids."""
     raw = ", ".join(f"{table.columns.get(role, ('NULL', ''))[0]} AS raw_{role}" for role in _ROLES)
     times = ", ".join(f"{sql} AS time_{kind}" for kind, sql in _time_sql(table).items())
-    connection.execute(f"""
-        CREATE OR REPLACE TEMP VIEW rows AS SELECT {table.position or "NULL"} AS position, {raw}, {times},
+    rows = f"""
+        SELECT {table.position or "NULL"} AS position, {table.fault} AS fault, {raw}, {times},
             {_id_sql(table, "user")} AS user_id, {_id_sql(table, "item")} AS item_id, {_count_sql(table)} AS amount
-        FROM {table.relation}""")
+        FROM {table.relation}"""
+    connection.execute(f"CREATE OR REPLACE TEMP VIEW rows AS {rows}")
+    sound, found, kind = _survey(connection, table)
+    if not sound or n_rows not in (None, found):
+        if table.position is None:
+            raise ReadError(f"{table.name}: needs a careful look")
+        bad = _refuse_or_skip(connection, table, *_faults(connection, table))
+        connection.execute(f"CREATE OR REPLACE TEMP VIEW rows AS SELECT * FROM ({rows}) WHERE NOT ({bad})")
+        _, found, kind = _survey(connection, table)
+    users, items = (_number(connection, table, role) for role in ("user", "item"))
+    connection.execute("""
+        CREATE OR REPLACE TEMP VIEW coded AS SELECT users.code AS user, items.code AS item, rows.*
+        FROM rows JOIN users ON user_id = users.id JOIN items ON item_id = items.id""")
+    return NumberedIds(users, items, found, kind if "time" in table.columns else None)
+
+
+def _survey(connection: Connection, table: Table) -> tuple[bool, int, str]:
+    """Fill the table `ids`; return whether no row has a fault, the number of rows, and the kind of their times."""
     n_times = ", ".join(f"count(time_{kind}) AS n_{kind}" for kind in _TIME_KINDS)
     connection.execute(f"""
         CREATE OR REPLACE TEMP TABLE ids AS
@@ -210,13 +233,7 @@ def number_ids(connection: Connection, table: Table, n_rows: int | None = None) 
             AND CASE WHEN of_user THEN user_id IS NOT NULL ELSE item_id IS NOT NULL END), true), {totals}
         FROM ids""").fetchall()
     kind = next((kind for kind, n in zip(_TIME_KINDS, n_dated, strict=True) if n == found), "mixed")
-    if not sound or n_rows not in (None, found) or (kind == "mixed" and "time" in table.columns):
-        raise _first_fault(connection, table) if table.position else ReadError(f"{table.name}: needs a careful look")
-    users, items = (_number(connection, table, role) for role in ("user", "item"))
-    connection.execute("""
-        CREATE OR REPLACE TEMP VIEW coded AS SELECT users.code AS user, items.code AS item, rows.*
-        FROM rows JOIN users ON user_id = users.id JOIN items ON item_id = items.id""")
-    return NumberedIds(users, items, found, kind if "time" in table.columns else None)
+    return sound and not (kind == "mixed" and "time" in table.columns), found, kind
 
 
 def build_interactions(connection: Connection, table: Table, n_rows: int | None = None) -> Interactions:
@@ -231,8 +248,10 @@ def build_interactions(connection: Connection, table: Table, n_rows: int | None 
     if found.time_kind:
         rows = connection.execute(f"SELECT user, item, amount, time_{found.time_kind} FROM coded").fetchnumpy()
         events = Events.of(*rows.values())
+    n_zeros = len(sums["total"]) - matrix.nnz
+    reading = table.reading + (f"; {n_zeros:,} pair{'s' * (n_zeros != 1)} with a count of 0" if n_zeros else "")
     n_repeated = found.n_rows - len(sums["total"])
-    return Interactions(found.users, found.items, matrix, n_repeated=n_repeated, events=events)
+    return Interactions(found.users, found.items, matrix, n_repeated=n_repeated, events=events, reading=reading)
 
 
 def check_sums(table: Table, ids: NumberedIds, rows: Any, columns: Any, total: Any) -> None:
@@ -259,7 +278,12 @@ def _count_sql(table: Table) -> str:
     if kind in _TEXT_TYPES:
         text = f"trim({column}::VARCHAR, ' \t')"
         number = f"TRY_CAST(split_part({text}, '.', 1) AS BIGINT)"
-        return f"CASE WHEN regexp_full_match({text}, '[0-9]+([.]0*)?') THEN {number} END"
+        # 1.5e3: the digits 1 and 5, then zeros up to the exponent, which must not be less than the decimals
+        whole, decimals, exponent = (f"regexp_extract({text}, '{_EXPONENT}', {group})" for group in (1, 2, 3))
+        exponent = f"TRY_CAST({exponent} AS INTEGER)"
+        shifted = f"TRY_CAST({whole} || rpad({decimals}, {exponent}, '0') AS BIGINT)"
+        return f"""CASE WHEN regexp_full_match({text}, '[0-9]+([.]0*)?') THEN {number}
+            WHEN regexp_full_match({text}, '{_EXPONENT}') AND length({decimals}) <= {exponent} THEN {shifted} END"""
     if kind in _FRACTION_TYPES:
         return f"CASE WHEN {column} >= 0 AND {column} = trunc({column}) THEN {number} END"
     if kind in _INTEGER_TYPES or kind == "BOOLEAN":
@@ -308,31 +332,52 @@ def _number(connection: Connection, table: Table, role: str) -> Ids:
     return np.asarray(connection.execute(f"SELECT value FROM {role}s ORDER BY code").fetchnumpy()["value"])
 
 
-def _first_fault(connection: Connection, table: Table) -> ReadError:
-    """Describe the first row with a fault; the first row of all decides whether times are dates or numbers."""
-    by_position = "ORDER BY position LIMIT 1"
-    first = connection.execute(f"SELECT time_date IS NOT NULL FROM rows {by_position}").fetchall()
-    expected = "date" if first == [(True,)] else "number"
-    no_time = "time_date IS NULL" if expected == "date" else "coalesce(time_number, time_integer) IS NULL"
-    ((position, user, item, count, time, no_user, no_item, no_count, other_time),) = connection.execute(f"""
-        SELECT position, {", ".join(f"raw_{role}::VARCHAR" for role in _ROLES)},
-            user_id IS NULL, item_id IS NULL, amount IS NULL, coalesce(time_date::VARCHAR, time_number::VARCHAR)
-        FROM rows WHERE user_id IS NULL OR item_id IS NULL OR amount IS NULL
-            OR {no_time if "time" in table.columns else "false"} {by_position}""").fetchall()
-    if no_user or no_item:
-        role, cell = ("user", user) if no_user else ("item", item)
-        over = f"{cell} is over 2**63 - 1; turn the column into text"
-        problem = f"the {role} id {over if cell else 'is empty; every row needs one'}"
-    elif no_count:
-        problem = f"count {count!r} {_count_problem(count)}; counts are whole numbers from 0"
-    else:
-        problem = f"time {time!r} {_time_problem(time, expected if other_time else None)}"
-    return ReadError(f"{table.name}, {table.place.format(position)}: {problem}")
+def _faults(connection: Connection, table: Table) -> tuple[str, list[str]]:
+    """Return SQL that is true of the rows with a fault, and say what is wrong with the first of them.
+
+    The first time decides whether times are dates or numbers.
+    """
+    bad, by_position = "user_id IS NULL OR item_id IS NULL OR amount IS NULL", "ORDER BY position LIMIT"
+    date, number = "time_date IS NOT NULL", "coalesce(time_number, time_integer) IS NOT NULL"
+    first = connection.execute(f"SELECT {date} FROM rows WHERE {date} OR {number} {by_position} 1").fetchall()
+    expected, is_time = ("date", date) if first == [(True,)] else ("number", number)
+    if "time" in table.columns:
+        bad += f" OR NOT {is_time}"
+    said = []
+    for position, fault, user, item, count, time, no_user, no_item, no_count, other_time in connection.execute(f"""
+            SELECT position, fault, {", ".join(f"raw_{role}::VARCHAR" for role in _ROLES)},
+                user_id IS NULL, item_id IS NULL, amount IS NULL, {date} OR {number}
+            FROM rows WHERE {bad} {by_position} {MOST_SHOWN}""").fetchall():
+        if no_user or no_item:
+            role, cell = ("user", user) if no_user else ("item", item)
+            over = f"{cell} is over 2**63 - 1; turn the column into text"
+            problem = fault or f"the {role} id {over if cell else 'is empty; every row needs one'}"
+        elif no_count:
+            problem = f"count {count!r} {_count_problem(count)}; counts are whole numbers from 0"
+        else:
+            problem = f"time {time!r} {_time_problem(time, expected if other_time else None)}"
+        said.append(f"{table.place.format(position)}: {problem}")
+    return bad, said
+
+
+def _refuse_or_skip(connection: Connection, table: Table, bad: str, faults: list[str]) -> str:
+    """Raise for rows with a fault, or report that they are skipped and return the SQL that is true of them."""
+    short = [fault.rpartition("; ")[0] for fault in faults]  # without the remedy
+    if table.skipped is None:
+        raise BadRowsError(f"{table.name}, {faults[0]}" + (f" (also {', '.join(short[1:])})" if short[1:] else ""))
+    ((n_bad, n_rows),) = connection.execute(f"SELECT count(*) FILTER ({bad}), count(*) FROM rows").fetchall()
+    if n_bad == n_rows:
+        raise ReadError(f"{table.name}: none of its {n_rows:,} rows can be used: {faults[0]}")
+    more = f"; and {n_bad - len(short):,} more" if n_bad > len(short) else ""
+    table.skipped.append(f"{table.name}: skipped {n_bad:,} of {n_rows:,} rows: {'; '.join(short)}{more}")
+    return bad
 
 
 def _count_problem(text: str | None) -> str:
     if text is None or not text.strip():
         return "is missing (null or NaN)" if text is None else "is empty"
+    if _THOUSANDS.fullmatch(text):
+        return f"has thousands separators (write {re.sub('[^0-9]', '', text)})"
     try:
         value = float(text)
     except ValueError:

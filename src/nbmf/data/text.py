@@ -10,6 +10,7 @@ from itertools import islice
 from typing import NamedTuple
 
 HEAD_LINES = 200
+MOST_NAMED = 6  # columns that are ignored
 LONGEST_LINE = 131_072  # bytes; the csv module's own limit for a field
 _INTEGER = re.compile("-?[0-9]+")
 # what a count column may hold, right or wrong; no column has such a name
@@ -24,6 +25,10 @@ _KNOWN_NAMES = {
 
 class ReadError(ValueError):
     """A source cannot be read; the message names the file, the line, the value and the remedy."""
+
+
+class BadRowsError(ReadError):
+    """Some rows cannot be used, while others can."""
 
 
 class MissingFileError(ReadError, FileNotFoundError):
@@ -61,9 +66,10 @@ def decoded(path: str, raw_lines: Iterable[bytes]) -> Iterator[str]:
 
 def recognise(path: str, lines: Iterable[str], named: dict[str, str | None]) -> TextFormat:
     """Recognise delimiter, header and columns of a text file from its first lines."""
-    head = list(islice(lines, HEAD_LINES))
-    if not "".join(head).strip("\r\n"):
+    numbered = list(islice(((n, line) for n, line in enumerate(lines, 1) if line.strip()), HEAD_LINES))
+    if not numbered:
         raise ReadError(f"{path}: has no rows, only blank lines")
+    first_line, head = f"{path}, line {numbered[0][0]}", [line for _, line in numbered]
     tables = {delimiter: _split(head, delimiter) for delimiter in "\t,;| "}
     # perhaps all is inside a quote that is never closed; reading will say so
     if not any(_width(table)[1] for table in tables.values()):
@@ -73,12 +79,12 @@ def recognise(path: str, lines: Iterable[str], named: dict[str, str | None]) -> 
             delimiter = max(candidates, key=lambda d: (_has_names_or_counts(tables[d], named), _width(tables[d])[1]))
             break
     else:
-        raise ReadError(f"{path}, line 1: no two columns found; separate them by tab, comma, semicolon, pipe or space")
+        raise ReadError(f"{first_line}: no two columns found; separate them by tab, comma, semicolon, pipe or space")
     records = tables[delimiter]
     n_columns, _ = _width(records)
-    first = records[0] if head[0].strip("\r\n") else []
+    first = records[0]
     if len(first) != n_columns:
-        raise wrong_width(path, 1, len(first), n_columns)
+        raise ReadError(f"{first_line}: {wrong_width(len(first), n_columns)}")
     is_named = any(name is not None for name in named.values())
     if not is_named and not _is_header(first, [row for row in records[1:] if len(row) == n_columns]):
         if n_columns > len(_KNOWN_NAMES):
@@ -158,7 +164,34 @@ def choose_columns(source: str, names: list[str], named: dict[str, str | None]) 
     return chosen
 
 
-def wrong_width(path: str, line: int, found: int, expected: int) -> ReadError:
-    """Return the error for a line with too few or too many columns."""
-    what = f"{found} column{'s' * (found != 1)}" if found else "a blank line"
-    return ReadError(f"{path}, line {line}: {what} where {expected} columns are expected; quote ids with delimiters")
+def columns_in_words(chosen: dict[str, int], names: list[str]) -> str:
+    """Say which columns have which roles, and which are ignored.
+
+    >>> columns_in_words({"user": 0, "item": 2}, ["who", "when", "what"])
+    "user 'who', item 'what', each row counts 1; ignored: 'when'"
+    """
+    taken = [f"{role} {names[chosen[role]]!r}" for role in ("user", "item", "count", "time") if role in chosen]
+    taken += ["each row counts 1"] * ("count" not in chosen)
+    left = [repr(name) for k, name in enumerate(names) if k not in chosen.values()]
+    others = left if len(left) <= MOST_NAMED else [*left[: MOST_NAMED - 1], f"{len(left) - MOST_NAMED + 1} more"]
+    return ", ".join(taken) + (f"; ignored: {', '.join(others)}" if left else "")
+
+
+def is_blank(record: list[str], delimiter: str) -> bool:
+    """Whether a line that was split has nothing in it but white space."""
+    return not "".join(record).strip() and (len(record) < 2 or delimiter.isspace())
+
+
+def wrong_width(found: int, expected: int) -> str:
+    """Say that a line has too few or too many columns."""
+    what = f"{found} column{'s' * (found != 1)}"
+    return f"{what} where {expected} columns are expected; quote ids with delimiters"
+
+
+def list_interactions(names: list[str]) -> bool:
+    """Return whether columns of these names hold a user and an item in each row.
+
+    >>> list_interactions(["user_id", "artist", "plays"]), list_interactions(["jazz", "folk"])
+    (True, False)
+    """
+    return {"user", "item"} <= set().union(*map(_roles, names))

@@ -1,5 +1,6 @@
 """`Averaged`: several starts, one model. The mean of their scores ranks better than any of them."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -8,6 +9,7 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from nbmf.estimators.factorization import Factorization
+from nbmf.estimators.factorize import check_seed, check_whole
 from nbmf.estimators.files import save_average
 from nbmf.estimators.fit import AverageFit
 from nbmf.estimators.nbmf import NBMF
@@ -63,8 +65,7 @@ class Averaged(Factorization):
 
     def fit(self, X: Any, y: None = None, **control: Any) -> Self:
         """Fit all starts, with the arguments of the estimator's own fit; they cannot share a checkpoint."""
-        if not isinstance(self.n_runs, int | np.integer) or self.n_runs < 1:
-            raise ValueError(f"n_runs is {self.n_runs!r}; it must be a whole number from 1")
+        self._check_settings()
         for name in ("checkpoint", "resume"):
             if control.get(name) is not None:
                 raise ValueError(f"{name} belongs to one start; fit the members one by one to keep checkpoints of them")
@@ -74,14 +75,19 @@ class Averaged(Factorization):
             )
         rng = check_random_state(self.random_state)
         seeds = [int(rng.randint(np.iinfo(np.int32).max)) for _ in range(self.n_runs)]
-        self._unite([clone(self._example).set_params(random_state=seed).fit(X, **control) for seed in seeds])
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            members = [clone(self._example).set_params(random_state=seed).fit(X, **control) for seed in seeds]
+        self._unite(members)
+        for kind in dict.fromkeys(warning.category for warning in caught):
+            said = [str(warning.message) for warning in caught if warning.category is kind]
+            warnings.warn(f"{len(said)} of {len(members)} members: {said[0]}", kind, stacklevel=2)
         return self
 
     def save(self, path: Path) -> None:
         """Write all members to one file, from which `nbmf.load(path)` restores their average."""
         self._check_unchanged()
-        members = [(type(m).__name__, m.get_params(deep=False), m.result_) for m in self.members_]
-        save_average(path, {"n_runs": self.n_runs, "random_state": self.random_state}, members)
+        save_average(path, self)
 
     @property
     def _example(self) -> Any:
@@ -89,13 +95,13 @@ class Averaged(Factorization):
 
     backend, n_threads, tol, dtype = map(_of_the_members, ("backend", "n_threads", "tol", "dtype"))
 
-    @property
-    def binarize(self) -> bool:
-        """Whether the members see only if a count is positive."""
-        return bool(getattr(self._example, "binarize", False))
-
     def _algorithm(self) -> Algorithm:
         return self._example._algorithm()  # type: ignore[no-any-return]
+
+    def _check_settings(self) -> None:
+        check_whole("n_runs", self.n_runs)
+        check_seed(self.random_state)
+        self._example._check_settings()
 
     def _unite(self, members: Sequence[Factorization]) -> None:
         result = AverageFit.of([member.result_ for member in members])

@@ -6,8 +6,8 @@ what only models with factors can answer.
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from numbers import Integral, Real
+from contextlib import contextmanager, suppress
+from numbers import Integral
 from os import PathLike
 from typing import Any
 
@@ -19,10 +19,11 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nbmf.data.ids import Lookup, align
-from nbmf.data.interactions import Interactions, canonical, check_counts, check_matrix, check_range, widened
+from nbmf.data.interactions import Ids, Interactions, canonical, check_counts, check_matrix, check_range, widened
+from nbmf.data.text import ReadError, choose_columns, list_interactions
 from nbmf.estimators import explain, predictive, recommend
-from nbmf.estimators.explain import Alike, Explanation
-from nbmf.estimators.factorize import Data
+from nbmf.estimators.explain import Explanation, Similar
+from nbmf.estimators.factorize import Data, as_number, check_whole
 from nbmf.estimators.files import save
 from nbmf.estimators.fit import FitResult, NewRows
 from nbmf.estimators.fold_in import Resources
@@ -33,6 +34,8 @@ from nbmf.model.factors import Array
 from nbmf.storage.container import Path
 
 RECORDED = ("n_features_in_", "feature_names_in_")  # what scikit-learn records of the data before it is fitted
+FLAGS = {"accelerate", "binarize"}  # settings that are True or False
+MOST_LISTED = 8  # columns of a table of interactions
 
 
 class Recommender(BaseEstimator):  # type: ignore[misc]
@@ -128,7 +131,9 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
         return self._fit.scores().pairs(*self._fit.pairs(users, items))
 
     def explain(self, user: Any, item: Any) -> Explanation:
-        """Return what each item the user has contributes to the user's score for an item.
+        """Return what the components, and what each item the user has, contribute to the user's score for an item.
+
+        The score is Σ_k ⟨w_uk⟩⟨h_ik⟩, so by component its parts are these products: "because you buy dairy drinks".
 
         The user's factors are ⟨w_uk⟩ = (α^W + Σ_j y_uj φ_ujk)/rate_uk, where φ_ujk is the share of component k in the
         user's count of item j. So the score Σ_k ⟨w_uk⟩⟨h_ik⟩ is a sum over the items j, plus the prior's part
@@ -143,14 +148,16 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
         >>> why = model.explain("bob", "soul")
         >>> why.items, bool(np.isclose(why.contributions.sum() + why.prior, why.score))
         (array(['jazz'], dtype='<U4'), True)
+        >>> why.components.shape, bool(np.isclose(why.component_scores.sum(), why.score))
+        ((2,), True)
         """
         return explain.explain(self._fit, user, item, self._resources)
 
     def explain_for(self, counts: Mapping[Any, Any], item: Any, *, unknown_items: str = "error") -> Explanation:
-        """Return what each item of a user who was not fitted, given as for `recommend_for`, contributes to a score."""
+        """Return the same for a user who was not fitted, given as for `recommend_for`."""
         return explain.explain_for(self._fit, self._rows(counts, unknown_items, mapping=True), item, self._resources)
 
-    def similar_items(self, item: Any, n: int = 10) -> Alike:
+    def similar_items(self, item: Any, n: int = 10) -> Similar:
         """Return the n items most similar to one, without itself; equal ones are in the order of the items.
 
         With factors, the similarity is the cosine of the items' expected counts by component, Σ_u⟨w_uk⟩⟨h_ik⟩. For
@@ -176,7 +183,7 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
         The file is replaced as a whole or not at all, is checked when it is loaded, and loading it runs no code. Its
         format is documented in docs/format.md. Ids must be strings or numbers.
         """
-        save(path, type(self).__name__, self.get_params(deep=False), self._fit)
+        save(path, self, self._fit)
 
     @property
     def _fit(self) -> FitResult:
@@ -221,7 +228,7 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
             self.n_features_in_ = X.n_items
         else:
             matrix = take_matrix(self, X, reset=True)
-            users = np.arange(matrix.shape[0])
+            users = row_ids(X, matrix.shape[0])
             items = getattr(self, "feature_names_in_", np.arange(matrix.shape[1]))
         if 0 in matrix.shape:
             raise ValueError(
@@ -242,7 +249,7 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
             new = NewRows(X.users, align_items(X, fit.item_lookup, unknown_items))
         else:
             matrix = take_matrix(self, X, reset=False)
-            new = NewRows(np.arange(matrix.shape[0]), matrix)
+            new = NewRows(row_ids(X, matrix.shape[0]), matrix)
         check_range(new.counts, fit.dtype)
         return new
 
@@ -251,17 +258,18 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
         self.__dict__ |= {name: value for name, value in settings.items() if name not in ("self", "__class__")}
 
     def _check_settings(self) -> None:
-        """Check the settings that all estimators have."""
-        if not isinstance(self.max_iter, Integral) or self.max_iter < 1:
-            raise ValueError(f"max_iter is {self.max_iter!r}; it must be a whole number from 1")
-        if self.n_threads is not None and (not isinstance(self.n_threads, Integral) or self.n_threads < 1):
-            raise ValueError(
-                f"n_threads is {self.n_threads!r}; it must be a whole number from 1, or None for all cores"
-            )
-        if not isinstance(self.tol, Real) or not float(self.tol) >= 0:
+        """Check the settings that all estimators have; `fit`, `save` and `nbmf.load` do."""
+        check_whole("max_iter", self.max_iter)
+        if self.n_threads is not None:
+            check_whole("n_threads", self.n_threads, ", or None for all cores")
+        if not as_number(self.tol) >= 0:
             raise ValueError(f"tol is {self.tol!r}; it must be 0 (never stop early) or a positive number")
         if not any(self.dtype == dtype for dtype in (np.float32, np.float64, "float32", "float64")):
             raise ValueError(f"dtype is {self.dtype!r}; it must be 'float32' or 'float64'")
+        if not isinstance(self.verbose, Integral) or self.verbose < 0:
+            raise ValueError(f"verbose is {self.verbose!r}; it must be True, False or a whole number from 0")
+        for name in FLAGS & self.get_params(deep=False).keys():
+            one_of(name, getattr(self, name), (True, False))
 
     def __sklearn_tags__(self) -> Tags:
         tags: Tags = super().__sklearn_tags__()
@@ -289,15 +297,60 @@ def take_matrix(estimator: BaseEstimator, X: Any, *, reset: bool) -> sp.csr_arra
         raise TypeError(f"{X!r} is not a matrix; nbmf.read_interactions({X!r}) reads files")
     if isinstance(X, Mapping) and not sp.issparse(X):  # one kind of sparse matrix is a dictionary
         raise TypeError("a mapping is not a matrix; recommend_for({item: count}) takes one user's counts")
-    if {"user", "item"} <= set(map(str, getattr(X, "columns", ()))) <= {"user", "item", "count"}:
-        raise ValueError("this data frame lists interactions; nbmf.read_interactions(frame) turns it into Interactions")
+    if hasattr(X, "obs_names") and hasattr(X, "var_names"):
+        raise TypeError("this is an AnnData object; nbmf.external.anndata.factorize(adata) fits the counts in it")
+    columns = [str(name) for name in getattr(X, "columns", ())]
+    if len(columns) <= MOST_LISTED and list_interactions(columns):
+        raise ValueError(read_instead(columns))
     wide = widened(X) if sp.issparse(X) else X  # repeated entries are added up
-    checked = validate_data(estimator, wide, accept_sparse="csr", ensure_all_finite=False, reset=reset)
-    matrix = sp.csr_array(checked)
+    try:
+        matrix = sp.csr_array(validate_data(estimator, wide, accept_sparse="csr", ensure_all_finite=False, reset=reset))
+    except ValueError as error:
+        if columns and ("could not convert string" in str(error) or "dtype object" in str(error)):  # columns of text
+            raise ValueError(read_instead(columns)) from None
+        raise
     check_matrix(matrix)
     if not (matrix.has_canonical_format and np.all(matrix.data)):
         matrix = canonical(matrix.copy() if sp.issparse(X) else matrix)
     return matrix
+
+
+def read_instead(columns: list[str]) -> str:
+    """Say how to read a data frame that has a row per interaction, with its columns."""
+    found = dict.fromkeys(("user", "item", "count"), "…")
+    with suppress(ReadError):
+        found = {role: repr(columns[k]) for role, k in choose_columns("", columns, dict.fromkeys(found)).items()}
+    arguments = ", ".join(f"{role}={found[role]}" for role in ("user", "item", "count") if role in found)
+    shown = ", ".join(map(repr, columns[:MOST_LISTED])) + (", …" if len(columns) > MOST_LISTED else "")
+    return (
+        f"the data frame has the columns {shown}, which do not look like counts of one item each; if every row is an "
+        f"interaction, fit nbmf.read_interactions(frame, {arguments})"
+    )
+
+
+def has_row_ids(X: Any) -> bool:
+    """Return whether X is a pandas data frame whose index is not the default one: text or whole numbers."""
+    index = getattr(X, "index", None)
+    return (
+        hasattr(X, "columns")
+        and getattr(index, "inferred_type", "") in ("string", "integer")
+        and not (
+            hasattr(index, "start")  # a range: nobody chose these numbers
+        )
+    )
+
+
+def row_ids(X: Any, size: int) -> Ids:
+    """Return the ids of the rows of a matrix: the index of a data frame that has one, or 0, 1, 2, …"""
+    if not has_row_ids(X):
+        return np.arange(size)
+    if not X.index.is_unique:
+        twice = X.index[X.index.duplicated()].tolist()[0]
+        raise ValueError(
+            f"the index of the data frame is taken for the users, and {twice!r} appears in it more than once; "
+            "add up such rows, or number them by reset_index(drop=True)"
+        )
+    return np.array(X.index.tolist())
 
 
 def as_row(counts: Mapping[Any, Any], items: Lookup) -> Interactions:

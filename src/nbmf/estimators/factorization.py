@@ -1,7 +1,7 @@
 """Estimators with factors: the facade of everything that needs W and H."""
 
 import math
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, Self, cast
 
 import numpy as np
@@ -10,12 +10,12 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
 
-from nbmf.backends import make_backend
-from nbmf.data.interactions import Interactions
+from nbmf.backends import BACKENDS, make_backend
+from nbmf.data.interactions import FORMS, Interactions
 from nbmf.estimators import explain, grow, predictive
-from nbmf.estimators.base import Recommender, one_of
-from nbmf.estimators.explain import Alike, Exposures
-from nbmf.estimators.factorize import Control, factorize
+from nbmf.estimators.base import Recommender, has_row_ids, one_of
+from nbmf.estimators.explain import Exposures, Similar, TopItems
+from nbmf.estimators.factorize import Control, as_number, check_seed, check_whole, factorize
 from nbmf.estimators.fit import FactorFit
 from nbmf.estimators.predictive import Predictive
 from nbmf.inference.accelerate import Accelerated
@@ -57,6 +57,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         rates: str = "shared",
         shapes: str = "fixed",
         inference: str = "cavi",
+        input: str = "counts",
         exposure: str = "auto",
         n_clusters: int = 64,
         init: str | tuple[ArrayLike, ArrayLike] = "random",
@@ -77,7 +78,9 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         Parameters
         ----------
         X : Interactions, sparse matrix, array or data frame
-            Of shape (n_users, n_items), any finite numbers from 0. What a sparse matrix does not store is a zero.
+            Of shape (n_users, n_items), any finite numbers from 0. What a sparse matrix does not store is a zero. The
+            index of a pandas data frame, unless it is the default one, names the users, and its columns the items.
+            The models are of whole numbers; fractions, such as weights, go through the same formulas without a warning.
         unknown : Interactions, sparse matrix or array, optional
             Of X's shape and ids. The cells it stores are left out of the likelihood, whatever X has there: a missing
             count does not mean zero.
@@ -125,11 +128,35 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         """
         return self._fit.factors_of(self._rows(X, unknown_items), self._resources).mean
 
+    def inverse_transform(self, X: Any) -> Array:
+        """Return the expected counts of rows of factors (as `transform` returns them), X @ components_."""
+        factors, K = np.asarray(X), self._fit.item_posterior.dimensions[1]
+        if factors.ndim != 2 or factors.shape[1] != K:
+            raise ValueError(f"X has shape {factors.shape}; rows of factors of this model have {K} columns")
+        return np.asarray(factors @ self.components_)
+
     def exposures(self, user: Any) -> Exposures:
         """Return how exposed a user was to each item the user has, E[a | y]: (α+y)/(α+μ) for NBMF, Eq. (update_a)."""
         return explain.exposures(self._fit, user)
 
-    def similar_users(self, user: Any, n: int = 10) -> Alike:
+    def top_items(self, component: int, n: int = 10) -> TopItems:
+        """Return the n items that mark a component, which is numbered from 0 as in `components_`.
+
+        They are ordered by weight × share²: the weight is the expected count by the component, Σ_u⟨w_uk⟩⟨h_ik⟩, and the
+        share is its part of the item's whole expected count. So an item that is popular everywhere does not lead each
+        component, and a rare item does not lead because the component alone has it. Components of `Averaged` are those
+        of its members, one member after the other, and so are their weights and shares.
+
+        Examples
+        --------
+        >>> import nbmf
+        >>> data = nbmf.Interactions.from_arrays(["ann", "ann", "bob", "cy"], ["jazz", "soul", "jazz", "folk"])
+        >>> nbmf.NBMF(2, random_state=0).fit(data).top_items(0, n=1).items.shape
+        (1,)
+        """
+        return explain.top_items(self._fit, component, n)
+
+    def similar_users(self, user: Any, n: int = 10) -> Similar:
         """Return the n users most similar to one: cosines of their expected counts by component, Σ_i⟨w_uk⟩⟨h_ik⟩."""
         return explain.similar_users(self._fit, user, n)
 
@@ -194,10 +221,11 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         Parameters
         ----------
         data, unknown_items
-            As for `transform`. Users of Interactions must be new; rows of a matrix are numbered after the largest id.
+            As for `transform`. Users of Interactions, and those that the index of a data frame names, must be new;
+            other rows are numbered after the largest id.
         """
         new = self._rows(data, unknown_items)
-        named = new if isinstance(data, Interactions) else grow.next_users(self._fit, new.counts)
+        named = new if isinstance(data, Interactions) or has_row_ids(data) else grow.next_users(self._fit, new.counts)
         self._become(grow.add_users(self._fit, named, self._resources))
         return self
 
@@ -227,7 +255,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         ----------
         X : Interactions, sparse matrix, array or data frame
             Rows of a matrix, with one column per item of the fit, are new users and get the numbers after the largest
-            user id.
+            user id; those of a pandas data frame with an index of its own are the users that it names.
         refresh : int
             Number of sweeps over all the data, old and new. With sweeps, `objective_` and `n_iter_` are theirs.
 
@@ -246,6 +274,9 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
             return self.fit(X, y)
         if not isinstance(refresh, Integral) or refresh < 0:
             raise ValueError(f"refresh is {refresh!r}; it must be a whole number of sweeps from 0")
+        if has_row_ids(X):
+            rows = self._rows(X)
+            X = Interactions(rows.ids, self.items_, rows.counts)
         if isinstance(X, Interactions):
             grown = grow.add_counts(self._fit, X, self._resources)
         else:
@@ -288,16 +319,14 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         return self.likelihood
 
     def _input(self) -> str:
-        """Which form of the counts the likelihood sees."""
-        return "counts"
+        """Return which form of the counts the likelihood sees."""
+        one_of("input", self.input, FORMS)
+        return str(self.input)
 
     def _n_ties(self, matrix: sp.csr_array, likelihood: Likelihood) -> int | None:
         """Return the number of item clusters whose zero cells share an exposure; None ties nothing."""
         if not likelihood.has_exposure:
             return None
-        one_of("exposure", self.exposure, ("auto", "exact", "tied"))
-        if self.n_clusters < 1:
-            raise ValueError(f"n_clusters is {self.n_clusters}; it must be a whole number from 1")
         cells = matrix.shape[0] * matrix.shape[1]
         cheap = cells <= max(CHEAP_CELLS, CHEAP_CELLS_PER_NONZERO * matrix.nnz)
         return None if self.exposure == "exact" or (self.exposure == "auto" and cheap) else self.n_clusters
@@ -317,13 +346,23 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        if not isinstance(self.n_components, Integral) or self.n_components < 1:
-            raise ValueError(f"n_components is {self.n_components!r}; it must be a whole number from 1")
+        check_whole("n_components", self.n_components)
         for name in ("user_shape", "item_shape"):
             value = getattr(self, name)
-            if not isinstance(value, Real) or not 0 < float(value) < np.inf:
+            if not 0 < as_number(value) < np.inf:
                 raise ValueError(f"{name} is {value!r}; a gamma prior needs a positive shape")
         one_of("inference", self.inference, ALGORITHMS)
+        one_of("backend", self.backend, BACKENDS)
+        if "exposure" in self.get_params(deep=False):
+            one_of("exposure", self.exposure, ("auto", "exact", "tied"))
+            check_whole("n_clusters", self.n_clusters)
+        is_pair = isinstance(self.init, tuple | list) and len(self.init) == 2
+        if not is_pair and not (isinstance(self.init, str) and self.init == "random"):
+            raise ValueError(f"init is {self.init!r}; it must be 'random' or a pair of arrays (W0, H0)")
+        check_seed(self.random_state)
+        self._likelihood()
+        self._learned()
+        self._input()
 
     def __sklearn_tags__(self) -> Tags:
         tags: Tags = super().__sklearn_tags__()

@@ -1,15 +1,18 @@
 """One factorization: settings and counts in, a `FactorFit` out."""
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from numbers import Integral, Real
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from nbmf.backends import Backend
@@ -22,6 +25,10 @@ from nbmf.inference.run import Ending, Snapshot, State, Until, begin, run
 from nbmf.model import Model
 from nbmf.model.factors import Array, Point
 from nbmf.storage.container import Path
+
+MOST_USERS, BLOCK_CELLS = 300, 200_000  # of the sample on which a fit is checked, and of it at a time
+COST = 300  # cells of the sample that take about a hundredth of the time of as many non-zeros in a sweep
+FAR_OFF = 3.0
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,30 @@ class Control:
             raise ValueError("stopping cannot be resumed: a checkpoint does not hold the best sweep so far")
 
 
+class MisfitWarning(UserWarning):
+    """The model expects far more non-zero counts than there are."""
+
+
+class Occupancy(NamedTuple):
+    """Shares of the cells that are non-zero, and means of their counts: as the model expects, and as they are."""
+
+    expected: float
+    observed: float
+    sd: float  # of the share that is expected
+    expected_mean: float
+    observed_mean: float
+
+    @property
+    def is_misfit(self) -> bool:
+        """Whether far more cells are expected to be non-zero than are, with a mean that is right.
+
+        Fits of counts up to tens had ratios up to 2, those of counts up to thousands 4 and more. If the mean is wrong
+        too, the fit has not got far.
+        """
+        far_off = self.expected > FAR_OFF * self.observed + 5 * self.sd
+        return far_off and self.expected_mean < 2 * self.observed_mean
+
+
 @dataclass(frozen=True)
 class Data:
     """Counts with their ids."""
@@ -59,17 +90,47 @@ class Data:
     has_feature_names: bool
 
 
+def check_whole(name: str, value: Any, otherwise: str = "") -> None:
+    """Refuse a setting that is not a whole number from 1."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"{name} is {value!r}; it must be a whole number from 1{otherwise}")
+    if int(value) >= 2**63:
+        raise ValueError(f"{name} is {value!r}; it must be below 2**63{otherwise}")
+
+
+def as_number(value: Any) -> float:
+    """Return a setting as a number, NaN if it is none or none that a float can hold."""
+    try:
+        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        return math.nan
+
+
+def check_seed(value: Any) -> None:
+    """Refuse what cannot seed a random generator."""
+    try:
+        check_random_state("" if isinstance(value, bool) else value)
+    except (TypeError, ValueError):
+        wanted = "None, a whole number from 0 to 2**32 - 1, or a RandomState"
+        raise ValueError(f"random_state is {value!r}; it must be {wanted}") from None
+
+
 def factorize(
     settings: Any, model: Model, n_clusters: int | None, data: Data, backend: Backend, control: Control
 ) -> FactorFit:
     """Run inference with the settings of an estimator and return what it found; Ctrl-C keeps the last sweep."""
     rng, form = check_random_state(settings.random_state), settings._input()
+    if form != "counts" and getattr(control.stopping, "metric", "") == "log_likelihood":
+        raise ValueError(f"input is {form!r}, so test counts have no log-likelihood; stop by another metric")
     until, algorithm = Until(settings.max_iter, settings.tol), settings._algorithm()
     unknown = take_unknown(control.unknown, data.users, data.items)
     counts = Counts.of(formed(data.matrix, form), np.dtype(settings.dtype), unknown)
     saved = checkpoints = None
     if control.checkpoint is not None or control.resume is not None:
-        origin = Origin.of(type(settings).__name__, settings.get_params(deep=False), counts)
+        chosen = settings.get_params(deep=False)
+        # checkpoints from before `input` was a setting do not have it
+        fixed = {name: value for name, value in chosen.items() if name != "input" or value != "counts"}
+        origin = Origin.of(type(settings).__name__, fixed, counts)
         if control.resume is not None:
             saved, rng = read_checkpoint(control.resume, origin, until.max_iter)
         if control.checkpoint is not None:
@@ -91,7 +152,16 @@ def factorize(
     kept = found.last if control.stopping is None else control.stopping.choose(found.last)
     if found.ending is Ending.INTERRUPTED:
         warnings.warn(f"fit interrupted: the model is that of sweep {kept.sweep}", stacklevel=3)
-    return FactorFit(
+    if found.ending is Ending.MAX_ITER and until.tol > 0 and control.stopping is None:
+        gain = (kept.objective - kept.before) / abs(kept.before) if kept.before else np.inf
+        warnings.warn(
+            f"{type(settings).__name__} has not converged after max_iter={until.max_iter} sweeps: the last one raised "
+            f"the objective by {gain:.1e} of its size, and tol is {until.tol:g}; raise max_iter"
+            + ("" if settings.accelerate else ", or set accelerate=True"),
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+    fit = FactorFit(
         users=data.users,
         items=data.items,
         counts=data.matrix,
@@ -107,15 +177,44 @@ def factorize(
         ties=kept.state.ties,
         unknown=unknown,
     )
+    share = occupancy(fit)
+    if share.is_misfit:
+        warnings.warn(
+            f"the model expects {share.expected:.1%} of the cells to be non-zero where {share.observed:.1%} are: the "
+            "counts are too large for it; try input='log1p' or NBSLIM",
+            MisfitWarning,
+            stacklevel=3,
+        )
+    return fit
+
+
+def occupancy(fit: FactorFit) -> Occupancy:
+    """Return how many cells of a sample of users are non-zero, and how many the model expects to be.
+
+    The users are spread evenly over the data, and so few that this takes about a hundredth of the time of the fit.
+    """
+    n_users, n_items = fit.counts.shape
+    most = min(MOST_USERS, fit.counts.nnz * len(fit.objective) // (COST * n_items))
+    rows, step = np.unique(np.linspace(0, n_users - 1, max(1, most)).astype(np.intp)), max(1, BLOCK_CELLS // n_items)
+    sums, n_cells = np.zeros(5), 0
+    for block in (rows[start : start + step] for start in range(0, len(rows), step)):
+        likelihood, counts = fit.model.likelihood.of_rows(block), formed(fit.counts[block], fit.input).toarray()
+        μ = (fit.user_posterior.mean[block] @ fit.item_posterior.mean.T).astype(np.float64)
+        known = np.ones(μ.shape, bool) if fit.unknown is None else fit.unknown[block].toarray() == 0
+        chance = -np.expm1(likelihood.log_evidence(0.0, μ))  # a count of 0 has no events
+        of_cells = chance, counts > 0, chance * (1 - chance), likelihood.mean(μ), counts
+        sums += [values.sum(where=known) for values in of_cells]
+        n_cells += int(known.sum())
+    sums[2] = np.sqrt(sums[2])
+    expected, observed, sd, *means = (sums / max(n_cells, 1)).tolist()
+    return Occupancy(expected, observed, sd, *means)
 
 
 def _starts(settings: Any, shape: tuple[int, int], rng: np.random.RandomState) -> tuple[Array, Array]:
     sizes, init, dtype = [(n, settings.n_components) for n in shape], settings.init, settings.dtype
-    if isinstance(init, str) and init == "random":
+    if isinstance(init, str):  # "random"
         users, items = (rng.gamma(1.0, 1.0, size).astype(dtype) for size in sizes)
         return users, items
-    if not isinstance(init, tuple | list) or len(init) != 2:
-        raise ValueError(f"init is {init!r}; it must be 'random' or a pair of arrays (W0, H0)")
     users, items = (np.ascontiguousarray(values, dtype=dtype) for values in init)
     for name, values, size in (("W0", users, sizes[0]), ("H0", items, sizes[1])):
         if values.shape != size:

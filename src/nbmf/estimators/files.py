@@ -3,8 +3,11 @@
 Old files stay readable: UPGRADES turns the contents of each earlier version into those of the next.
 """
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
+from reprlib import repr as shortened
 from typing import Any
 
 import numpy as np
@@ -13,7 +16,7 @@ from nbmf.data.interactions import FORMS
 from nbmf.estimators.fit import FactorFit, FitResult, WeightFit
 from nbmf.inference.run import Ending
 from nbmf.storage import codec
-from nbmf.storage.container import Arrays, Contents, Path, StorageError, open_as, write
+from nbmf.storage.container import Arrays, Contents, Path, StorageError, open_as, unwritten, write
 
 VERSION = 1
 UPGRADES: dict[int, Callable[[Contents], Contents]] = {}
@@ -26,25 +29,36 @@ Saved = tuple[str, dict[str, Any], Any]
 """Name of an estimator, its settings, and its fit."""
 
 
-def save(path: Path, name: str, settings: dict[str, Any], fit: FitResult) -> None:
-    """Write a model file: the name of the estimator, its settings, and what it found."""
+def save(path: Path, estimator: Any, fit: FitResult) -> None:
+    """Write a model file: the name of an estimator, its settings, and what it found."""
     arrays: Arrays = {}
-    kind = "item-item model" if isinstance(fit, WeightFit) else "model"
-    _write(path, kind, _pack(name, settings, fit, arrays), arrays)
+    document = _pack(path, estimator, fit, arrays)
+    kind, read = ("item-item model", read_weights) if isinstance(fit, WeightFit) else ("model", read_model)
+    _write(path, kind, document, arrays, read)
 
 
-def save_average(path: Path, settings: dict[str, Any], members: Sequence[Saved]) -> None:
+def save_average(path: Path, average: Any) -> None:
     """Write the members of an average, each as in a model file; an array that equals the first's is stored once."""
     arrays: Arrays = {}
     documents = []
-    for n, member in enumerate(members):
+    for n, member in enumerate(average.members_):
         own: Arrays = {}
-        documents.append(_pack(*member, own))
+        documents.append(_pack(path, member, member.result_, own))
         for key, array in own.items():
             first = arrays.get(f"0/{key}")
             if first is None or first.dtype != array.dtype or not np.array_equal(first, array):
                 arrays[f"{n}/{key}"] = array
-    _write(path, "average", {"settings": codec.pack_settings(settings, arrays), "members": documents}, arrays)
+    settings = codec.pack_settings({"n_runs": average.n_runs, "random_state": average.random_state}, arrays)
+    check_settings(path, average)
+    _write(path, "average", {"settings": settings, "members": documents}, arrays, read_average)
+
+
+def check_settings(path: Path, estimator: Any) -> None:
+    """Refuse to write or to restore an estimator with settings that its `fit` refuses."""
+    try:
+        estimator._check_settings()
+    except (TypeError, ValueError) as error:
+        raise StorageError(f"{os.fspath(path)}: {error}") from None
 
 
 def read_model(source: Path | Contents) -> Saved:
@@ -60,7 +74,7 @@ def read_weights(source: Path | Contents) -> Saved:
     forms: dict[str, Any] = {name: contents.value(name, str) for name in ("input", "target")}
     α = codec.unpack_number(contents, "concentration")
     if not set(forms.values()) <= FORMS.keys() or not 1e-30 < α < 1e30:
-        raise contents.fault(f"its forms are {forms} and its concentration is {α}")
+        raise contents.fault(f"its forms are {shortened(forms)} and its concentration is {α}")
     fit = WeightFit(**shared, **forms, concentration=α, weights=weights, intercept=intercept)
     return name, codec.unpack_settings(contents), fit
 
@@ -72,29 +86,52 @@ def read_average(source: Path | Contents) -> tuple[dict[str, Any], list[Saved]]:
     if not documents or not all(isinstance(document, dict) for document in documents):
         raise contents.fault("it has no members")
     shared = {key.removeprefix("0/"): array for key, array in contents.arrays.items() if key.startswith("0/")}
-    number = contents.value("version", int)
-    members = []
+    number, members, taken = contents.value("version", int), list[Saved](), 0
+    held = sum(array.nbytes for array in contents.arrays.values())
     for n, document in enumerate(documents):
         own = {key.removeprefix(f"{n}/"): array for key, array in contents.arrays.items() if key.startswith(f"{n}/")}
-        member = Contents(contents.path, {**document, "version": number}, {**shared, **own})
+        member = replace(contents, document={**document, "version": number}, arrays={**shared, **own})
         members.append(_unpack(_upgraded(member)))
+        if _form(members[n]) != _form(members[0]) or not _same_ids(members[n][-1], members[0][-1]):
+            raise contents.fault("its members are not fits of one estimator to the same users and items")
+        taken += sum(side.mean.nbytes for side in (members[n][-1].user_posterior, members[n][-1].item_posterior))
+        codec.check_room(contents, f"its {len(documents)} members take too much memory", taken, held)
     return codec.unpack_settings(contents), members
 
 
-def _write(path: Path, kind: str, document: dict[str, Any], arrays: Arrays) -> None:
+def _same_ids(one: FitResult, other: FitResult) -> bool:
+    return np.array_equal(one.users, other.users) and np.array_equal(one.items, other.items)
+
+
+def _form(member: Saved) -> tuple[Any, ...]:
+    """Return what the members of an average have in common."""
+    name, _, fit = member
+    likelihood = fit.model.likelihood
+    return name, fit.dtype, likelihood.kind, [np.shape(value) for value in likelihood.parameters.values()]
+
+
+def _write(path: Path, kind: str, document: dict[str, Any], arrays: Arrays, read: Callable[[Contents], Any]) -> None:
+    """Write what `read` accepts."""
     opening = {"kind": kind, "version": VERSION, "written_by": f"nbmf {version('nbmf')}"}
+    read(unwritten(path, opening | document, arrays))
     write(path, opening | document, arrays)
 
 
-def _pack(name: str, settings: dict[str, Any], fit: Any, arrays: Arrays) -> dict[str, Any]:
+def _pack(path: Path, estimator: Any, fit: Any, arrays: Arrays) -> dict[str, Any]:
+    name, settings = type(estimator).__name__, estimator.get_params(deep=False)
     known = WEIGHT_CLASSES if isinstance(fit, WeightFit) else CLASSES
     if name not in known:
         raise StorageError(f"a {name} cannot be saved; nbmf.load knows {' and '.join(CLASSES + WEIGHT_CLASSES)}")
     arrays["objective"] = fit.objective
     codec.pack_counts(fit.counts, arrays)
+    packed = codec.pack_settings(settings, arrays)
+    check_settings(path, estimator)
+    if not isinstance(fit, WeightFit) and estimator._input() != fit.input:
+        changed = f"was fitted to {fit.input!r} of the data, and its settings now say {estimator._input()!r}"
+        raise StorageError(f"{os.fspath(path)}: the model {changed}; set them back, or fit it again")
     shared = {
         "class": name,
-        "settings": codec.pack_settings(settings, arrays),
+        "settings": packed,
         "user_ids": codec.pack_ids("user_ids", fit.users, arrays),
         "item_ids": codec.pack_ids("item_ids", fit.items, arrays),
         "item_names": None if fit.item_names is None else codec.pack_ids("item_names", fit.item_names, arrays),
@@ -131,9 +168,11 @@ def _unpack_shared(contents: Contents, known: tuple[str, ...]) -> tuple[str, dic
         raise StorageError(f"{contents.path}: holds a {name!r}, and nbmf.load knows {' and '.join(known)} there")
     users = codec.unpack_ids(contents, "user_ids", contents.value("user_ids", str))
     items = codec.unpack_ids(contents, "item_ids", contents.value("item_ids", str))
+    if not len(users) or not len(items):
+        raise contents.fault(f"it has {len(users)} users and {len(items)} items")
     names, ending = contents.document.get("item_names"), contents.value("ending", str)
     if ending not in {one.value for one in Ending}:
-        raise contents.fault(f"its ending is {ending!r}")
+        raise contents.fault(f"its ending is {shortened(ending)}")
     return name, {
         "users": users,
         "items": items,
@@ -150,7 +189,9 @@ def _unpack(contents: Contents) -> Saved:
     n_users, n_items = len(shared["users"]), len(shared["items"])
     settings, exposure = codec.unpack_settings(contents), contents.document.get("exposure")
     if exposure not in (None, "exact", "tied"):
-        raise contents.fault(f"its exposure is {exposure!r}")
+        raise contents.fault(f"its exposure is {shortened(exposure)}")
+    if not len(shared["objective"]):
+        raise contents.fault("it has no sweep")
     user_posterior, item_posterior = codec.unpack_factors(contents, n_users, n_items)
     fit = FactorFit(
         **shared,
@@ -158,7 +199,7 @@ def _unpack(contents: Contents) -> Saved:
         item_posterior=item_posterior,
         model=codec.unpack_model(contents, n_users, n_items),
         exposure=exposure,
-        input="binary" if settings.get("binarize") else "counts",
+        input="binary" if settings.get("binarize") else settings.get("input", "counts"),
         ties=codec.unpack_ties(contents, n_items),
         unknown=codec.unpack_unknown(contents, n_users, n_items),
     )

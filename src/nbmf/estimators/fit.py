@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,14 +15,16 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from nbmf.data.ids import Lookup
-from nbmf.data.interactions import Ids, formed
+from nbmf.data.interactions import FORMS, Ids, formed
 from nbmf.estimators.fold_in import FixedSide, Resources, fold_in
-from nbmf.estimators.ranking import FactorScores, ModelScores, Scores, top
+from nbmf.estimators.ranking import FactorScores, ModelScores, Scores, check_at_least_one, most_typical, nearest
 from nbmf.inference.run import Ending
 from nbmf.model import Model
 from nbmf.model.factors import Array, Factor, Point
 from nbmf.model.likelihood import Likelihood, NegativeBinomial
 from nbmf.model.ties import Ties
+
+NAMED_BY = 3  # items that name a component
 
 
 class NewRows(NamedTuple):
@@ -45,6 +46,7 @@ class Reasons(NamedTuple):
     contributions: NDArray[np.float64]
     prior: float
     score: float
+    by_component: NDArray[np.float64] | None = None  # the whole score again, split by component
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -72,6 +74,11 @@ class FitResult(ABC):
     def names(self, columns: NDArray[np.intp]) -> Ids | None:
         """Return the names of some items, if items have names."""
         return None if self.item_names is None else self.item_names[columns]
+
+    @property
+    def component_names(self) -> list[str]:
+        """Each component by a few items that mark it."""
+        return []
 
     def pairs(self, users: ArrayLike, items: ArrayLike) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return the positions of pairs of ids, or of one id with several others."""
@@ -104,12 +111,9 @@ class FitResult(ABC):
 
     @abstractmethod
     def reasons(
-        self, row: int | None, taken: sp.csr_array, columns: NDArray[Any], column: int, resources: Resources
+        self, whose: int | NewRows, columns: NDArray[Any], counts: Array, column: int, resources: Resources
     ) -> Reasons:
-        """Split the score of one user for item `column` among the items `columns`, whose counts are in `taken`.
-
-        A new user has no row.
-        """
+        """Split the score of one user, by row or new, for item `column` among the user's counts of `columns`."""
 
     @abstractmethod
     def similar_items(self, column: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
@@ -140,6 +144,11 @@ class FactorFit(FitResult):
         """The users as they stay while new items are folded in; users have no clusters."""
         likelihood = self.model.likelihood.transposed().of_new_rows()
         return FixedSide(self.user_posterior, likelihood, self.model.item_prior, None, self.input)
+
+    @property
+    def target(self) -> str:
+        """The form of the counts that scores are of."""
+        return self.input
 
     def fixed_items_for(self, rows: NDArray[np.intp]) -> FixedSide:
         """The items as they stay while fitted users are folded in again, each with its own parameters."""
@@ -177,35 +186,60 @@ class FactorFit(FitResult):
         return FactorScores(self.factors_of(rows, resources).mean, self.item_posterior.mean)
 
     def likelihood_of(self, rows: NDArray[np.intp] | None, columns: NDArray[np.intp]) -> Likelihood:
+        if self.input == "log1p":
+            raise ValueError(no_likelihood("input", self.input))
+        return self._likelihood_of(rows, columns)
+
+    def _likelihood_of(self, rows: NDArray[np.intp] | None, columns: NDArray[np.intp]) -> Likelihood:
         if rows is None:
             return self.fixed_items.likelihood.at(np.zeros(len(columns), np.intp), columns)
         return self.model.likelihood.at(rows, columns)
 
     def reasons(
-        self, row: int | None, taken: sp.csr_array, columns: NDArray[Any], column: int, resources: Resources
+        self, whose: int | NewRows, columns: NDArray[Any], counts: Array, column: int, resources: Resources
     ) -> Reasons:
         """Split Σ_k ⟨w_uk⟩⟨h_ik⟩ by where ⟨w_uk⟩ = (α^W + Σ_j y_uj φ_ujk)/rate_uk comes from.
 
         φ is computed from the factors as they are. Before convergence it differs a little from the one of the last
         update, so each component's allocations are shared out in proportion, and the parts always sum to the score.
         """
-        new = NewRows(np.arange(1), taken, nothing_known=not taken.nnz)
-        users, place = (self.factors_of(new, resources), 0) if row is None else (self.user_posterior, row)
-        items = self.item_posterior
-        count = formed(taken, self.input).toarray()[0, columns].astype(np.float64)
+        rows = None
+        if isinstance(whose, NewRows):
+            users, place = self.factors_of(whose, resources), 0
+        else:
+            users, place, rows = self.user_posterior, whose, np.full(len(columns), whose)
+        items, count = self.item_posterior, FORMS[self.input](counts.astype(np.float64))
         parts = users.mean[place].astype(np.float64) * items.mean[column].astype(np.float64)
         if not len(columns):
-            return Reasons(np.empty(0), float(parts.sum()), float(parts.sum()))
+            return Reasons(np.empty(0), float(parts.sum()), float(parts.sum()), parts)
         from_prior = users.prior_part(self.model.user_prior, place) * items.mean[column]
         share = users.geometric_mean[place].astype(np.float64) * items.geometric_mean[columns]
         λ = np.maximum(share.sum(axis=1), np.finfo(np.float64).tiny)
-        likelihood = self.likelihood_of(None if row is None else np.full(len(columns), row), columns)
+        likelihood = self._likelihood_of(rows, columns)
         count = likelihood.events(count, λ)
         allocated = count[:, None] * (share / λ[:, None])  # φ
         # where every share has underflowed, the counts speak for themselves
         allocated = np.where(allocated.sum(axis=0) > 0, allocated, count[:, None])
         contributions = (allocated / allocated.sum(axis=0)) @ (parts - from_prior)
-        return Reasons(contributions, float(from_prior.sum()), float(parts.sum()))
+        return Reasons(contributions, float(from_prior.sum()), float(parts.sum()), parts)
+
+    @cached_property
+    def component_names(self) -> list[str]:
+        labels = self.items if self.item_names is None else self.item_names
+        best = (self.top_items(k, 4 * NAMED_BY)[0] for k in range(self.item_posterior.dimensions[1]))
+        # items may have the same name
+        return ["; ".join(list(dict.fromkeys(map(str, labels[few].tolist())))[:NAMED_BY]) for few in best]
+
+    @cached_property
+    def _expected(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Σ_u⟨w_uk⟩ of each component, and the expected count of each item over all users."""
+        of_users = self.user_posterior.mean.sum(axis=0, dtype=np.float64)
+        return of_users, self.item_posterior.mean @ of_users
+
+    def top_items(self, component: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
+        """Return the n items that mark a component, their expected counts by it, and its share of all they expect."""
+        of_users, total = self._expected
+        return most_typical(self.item_posterior.mean[:, component] * of_users[component], total, n)
 
     def similar_items(self, column: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
         return nearest(self.item_posterior.mean, self.user_posterior.mean, column, n)
@@ -244,13 +278,22 @@ class AverageFit(FactorFit):
     def factors_of(self, rows: NewRows, resources: Resources) -> Point:
         return Point(_side_by_side([member.factors_of(rows, resources).mean for member in self.members]))
 
+    @cached_property
+    def component_names(self) -> list[str]:
+        return [f"{name}; of members_[{n}]" for n, one in enumerate(self.members) for name in one.component_names]
+
+    def top_items(self, component: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
+        member, own = divmod(component, self.members[0].item_posterior.dimensions[1])
+        return self.members[member].top_items(own, n)
+
     def reasons(
-        self, row: int | None, taken: sp.csr_array, columns: NDArray[Any], column: int, resources: Resources
+        self, whose: int | NewRows, columns: NDArray[Any], counts: Array, column: int, resources: Resources
     ) -> Reasons:
-        parts = [member.reasons(row, taken, columns, column, resources) for member in self.members]
+        parts = [member.reasons(whose, columns, counts, column, resources) for member in self.members]
         contributions = sum((part.contributions for part in parts), np.zeros(len(columns))) / len(parts)
         prior, score = (float(np.mean(values)) for values in ([p.prior for p in parts], [p.score for p in parts]))
-        return Reasons(contributions, prior, score)
+        by_component = np.concatenate([part.by_component for part in parts]) / len(parts)
+        return Reasons(contributions, prior, score, by_component)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -289,17 +332,14 @@ class WeightFit(FitResult):
     def likelihood_of(self, rows: NDArray[np.intp] | None, columns: NDArray[np.intp]) -> Likelihood:
         """Return the likelihood of new counts, which is known only where counts are the target."""
         if self.target != "counts":
-            raise ValueError(
-                f"the model was fitted with target={self.target!r}, so it has no likelihood of counts; fit with "
-                "target='counts'"
-            )
+            raise ValueError(no_likelihood("target", self.target))
         return NegativeBinomial(self.concentration)
 
     def reasons(
-        self, row: int | None, taken: sp.csr_array, columns: NDArray[Any], column: int, resources: Resources
+        self, whose: int | NewRows, columns: NDArray[Any], counts: Array, column: int, resources: Resources
     ) -> Reasons:
         """Split b_i + Σ_j x_uj B_ji, in which nothing is approximate."""
-        x = formed(taken, self.input, np.float64).toarray()[0, columns]
+        x = FORMS[self.input](counts.astype(np.float64))
         contributions, prior = x * self._into(column)[columns], float(self.intercept[column])
         return Reasons(contributions, prior, float(np.sort(contributions)[::-1].sum()) + prior)
 
@@ -321,33 +361,16 @@ class WeightFit(FitResult):
         return np.asarray(found, np.float64)
 
 
+def no_likelihood(setting: str, form: str) -> str:
+    """Say why a model of transformed counts has no distribution of counts."""
+    remedy = f"fit with {setting}='counts'"
+    return f"the model was fitted with {setting}={form!r}, so it has no likelihood of counts; {remedy}"
+
+
 def largest_first(row: sp.csr_array) -> tuple[NDArray[Any], Array]:
     """Return the columns and values that one row stores, largest value first."""
     order = np.argsort(-row.data.astype(np.float64), kind="stable")
     return row.indices[order], row.data[order]
-
-
-def check_at_least_one(n: Any) -> None:
-    """Refuse to look for no items or users."""
-    if not isinstance(n, Integral) or n < 1:
-        raise ValueError(f"n is {n!r}; ask for at least 1")
-
-
-def nearest(rows: Array, others: Array, place: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Return the n rows with the largest cosines to one, each component scaled by its total on the other side.
-
-    The factors alone would not do: multiplying column k of H and dividing column k of W by the same number leaves the
-    model as it is but changes the cosines; products of the two do not change. A row of zeros is similar to nothing.
-    """
-    check_at_least_one(n)
-    scaled = rows * others.sum(axis=0, dtype=np.float64)
-    length = np.linalg.norm(scaled, axis=1, keepdims=True)
-    profile = np.divide(scaled, length, out=np.zeros_like(scaled), where=length > 0)
-    n = min(n, len(rows) - 1)
-    if n == 0:
-        return np.empty(0, np.intp), np.empty(0)
-    near, cosine = top(FactorScores(profile[[place]], profile), n, allowed=np.arange(len(rows)) != place, n_threads=1)
-    return near[0], np.minimum(cosine[0], 1.0)
 
 
 def _side_by_side(users: Sequence[Array]) -> Array:

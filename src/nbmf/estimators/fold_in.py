@@ -20,7 +20,7 @@ from nbmf.backends.cpu.passes import Cpu
 from nbmf.backends.reference import Reference
 from nbmf.backends.threads import hand_out
 from nbmf.data.interactions import check_range, formed
-from nbmf.model.factors import Array, Factor, Point, Prior
+from nbmf.model.factors import Array, Factor, Point, Prior, largest
 from nbmf.model.likelihood import Likelihood
 from nbmf.model.ties import Ties
 
@@ -111,7 +111,7 @@ def fold_compiled(
     allocated, exposed = np.empty_like(mean), np.empty_like(mean)
     rates, steps = np.array(np.broadcast_to(np.ravel(side.prior.rate)[:1], n_rows), np.float64), np.empty(n_rows, int)
     settings = (side.factor.is_posterior, float(side.prior.shape), rates, side.prior.per_row)
-    stop = (LEAST_INTENSITY, LEAST_SUM, stopping_tolerance(until.tol, dtype), until.most)
+    stop = (LEAST_INTENSITY, LEAST_SUM, largest(dtype), stopping_tolerance(until.tol, dtype), until.most)
     arguments = (
         counts.indptr.astype(np.int64),
         counts.indices.astype(np.int64),
@@ -167,14 +167,15 @@ def fold_plainly(counts: sp.csr_array, side: FixedSide, until: Steps, *, start: 
 
 def stopping_tolerance(tol: float, dtype: np.dtype[Any]) -> float:
     """Return a fit's tolerance for the relative change of a row, but not less than rounding can reach."""
-    return min(max(tol, 4 * float(np.finfo(dtype).eps)), 1.0)  # a fit may ask for one sweep by tol=inf
+    return min(max(float(tol), 4 * float(np.finfo(dtype).eps)), 1.0)  # a fit may ask for one sweep by tol=inf
 
 
 def even_start(counts: sp.csr_array, side: FixedSide) -> NDArray[np.float64]:
     """Return a start whose components are all alike and whose expected total is the row's total."""
     totals = np.maximum(counts.sum(axis=1), 1.0)
     size = side.factor.total
-    start = totals / size if size > 0 else np.ones(len(totals))
+    least = totals / largest(np.dtype(np.float64))  # so that the quotient is finite
+    start = totals / np.maximum(size, least) if size > 0 else np.ones(len(totals))
     return np.repeat(np.asarray(start, np.float64)[:, None], side.factor.mean.shape[1], axis=1)
 
 
@@ -185,6 +186,6 @@ def _start(counts: sp.csr_array, side: FixedSide, start: Array | None) -> NDArra
 def _factor_of(side: FixedSide, mean: Array, allocated: Array, exposed: Array, rates: NDArray[np.float64]) -> Factor:
     dtype = side.factor.mean.dtype
     if not side.factor.is_posterior:
-        return Point(mean.astype(dtype))
+        return Point(np.minimum(mean, largest(dtype)).astype(dtype))
     rate = rates[:, None] if side.prior.per_row else side.prior.rate
     return Cpu(1).conditional(Prior(side.prior.shape, rate), Sums(allocated.astype(dtype), exposed.astype(dtype)))

@@ -5,7 +5,7 @@ from typing import Any
 from nbmf.estimators.averaged import Averaged
 from nbmf.estimators.base import Recommender
 from nbmf.estimators.factorization import Factorization
-from nbmf.estimators.files import read_average, read_model, read_weights
+from nbmf.estimators.files import check_settings, read_average, read_model, read_weights
 from nbmf.estimators.nbmf import NBMF, PoissonMF
 from nbmf.estimators.slim import NBSLIM
 from nbmf.storage.container import Path, StorageError, read
@@ -27,20 +27,24 @@ def load(path: Path) -> NBMF | PoissonMF | Averaged | NBSLIM:
     kind = contents.document.get("kind")
     if kind == "average":
         settings, saved = read_average(contents)
-        return Averaged.of([_restored(path, *member) for member in saved], settings)
+        _check_names(path, settings, Averaged)
+        average = Averaged.of([_restored(path, *member) for member in saved], settings)
+        check_settings(path, average)
+        return average
     read_one = read_weights if kind == "item-item model" else read_model
     model: NBMF | PoissonMF | NBSLIM = _restored(path, *read_one(contents))
     return model
 
 
 def _restored(path: Path, name: str, settings: dict[str, Any], fit: Any) -> Any:
-    unknown = settings.keys() - ESTIMATORS[name]().get_params(deep=False).keys()
-    if unknown:
-        raise StorageError(f"{path}: has the setting {min(unknown)!r}, unknown to this nbmf; install a newer one")
+    _check_names(path, settings, ESTIMATORS[name])
     model = ESTIMATORS[name](**settings)
-    try:
-        model._check_settings()
-    except (TypeError, ValueError) as error:
-        raise StorageError(f"{path}: {error}") from None
+    check_settings(path, model)
     model._become(fit)
     return model
+
+
+def _check_names(path: Path, settings: dict[str, Any], kind: type[Recommender]) -> None:
+    unknown = settings.keys() - (kind().get_params(deep=False).keys() - {"estimator"})
+    if unknown:
+        raise StorageError(f"{path}: has the setting {min(unknown)!r}, unknown to this nbmf; install a newer one")

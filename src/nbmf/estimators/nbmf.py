@@ -33,6 +33,10 @@ class NBMF(Factorization):
         Whether to learn the shapes, starting from user_shape and item_shape ("cavi").
     inference : "cavi" or "mm"
         Variational Bayes (Algorithm 1), or maximum likelihood (Eqs. nmfH, nmfW).
+    input : "counts", "log1p" or "binary"
+        What the likelihood sees of a count y: y, ln(1 + y), or whether there is one. Expected counts, exposures, parts
+        and `score` are then those of the transformed count, and after "log1p" there is no distribution of counts.
+        Counts of hundreds or thousands, which exposures do not absorb, need "log1p".
     exposure : "auto", "exact" or "tied"
         "exact" gives every cell its own exposure. "tied" lets the zero cells of a user share one in each cluster of
         items, which costs no more than the non-zeros do. "auto" is exact while there are at most 32 cells per non-zero
@@ -96,6 +100,7 @@ class NBMF(Factorization):
         rates: str = "shared",
         shapes: str = "fixed",
         inference: str = "cavi",
+        input: str = "counts",
         exposure: str = "auto",
         n_clusters: int = 64,
         init: str | tuple[ArrayLike, ArrayLike] = "random",
@@ -140,7 +145,7 @@ class PoissonMF(Factorization):
     Parameters
     ----------
     binarize : bool
-        Whether to replace every positive count by 1 before the fit.
+        Whether to replace every positive count by 1 before the fit: another way to say input="binary".
 
     The others are those of `NBMF`.
 
@@ -160,6 +165,7 @@ class PoissonMF(Factorization):
         rates: str = "shared",
         shapes: str = "fixed",
         inference: str = "cavi",
+        input: str = "counts",
         init: str | tuple[ArrayLike, ArrayLike] = "random",
         max_iter: int = 500,
         tol: float = 1e-5,
@@ -176,4 +182,7 @@ class PoissonMF(Factorization):
         return Poisson()
 
     def _input(self) -> str:
-        return "binary" if self.binarize else "counts"
+        form = super()._input()
+        if self.binarize and form == "log1p":
+            raise ValueError("binarize is True, which means input='binary', but input is 'log1p'; give one of them")
+        return "binary" if self.binarize else form

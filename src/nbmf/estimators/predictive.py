@@ -1,9 +1,11 @@
 """How sure: the distribution of new counts, and how probable counts are that were not fitted."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,6 +16,7 @@ from nbmf.estimators.fit import FactorFit, FitResult, NewRows
 from nbmf.estimators.fold_in import Resources
 from nbmf.estimators.log_prob import log_probabilities
 from nbmf.estimators.ranking import FactorScores
+from nbmf.estimators.table import MOST_ROWS, Shown, Table, first_rows
 from nbmf.model.likelihood import Likelihood, log_probability
 
 Array = NDArray[np.float64]
@@ -22,7 +25,7 @@ MOST_COUNT = float(2**62)  # largest end of an interval
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Predictive:
+class Predictive(Table):
     """The distribution of the counts of some pairs of a user and an item, such as y ~ NB(α, μ/(μ+α)).
 
     Attributes
@@ -43,6 +46,10 @@ class Predictive:
     (array([3.]), array([3.46]), array([0.75]), array([0.25]))
     >>> new.interval(0.9)
     (array([0]), array([10]))
+    >>> new
+    Predictive(1 pair)
+    user  item  mean     sd  low  high
+    ann   jazz     3  3.464    0    10
     """
 
     users: Ids
@@ -60,6 +67,22 @@ class Predictive:
         """Standard deviation of y, √(E[Var[y | μ]] + Var[E[y | μ]]), one per pair."""
         means = self.likelihood.mean(self.intensity)
         return np.asarray(np.sqrt(self.likelihood.variance(self.intensity).mean(axis=0) + means.var(axis=0)))
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """One row per pair: user, item, mean, sd, and the ends of the 90 % interval; only what the likelihood has."""
+        found: dict[str, Any] = {"user": self.users, "item": self.items, "mean": self.mean}
+        with suppress(ValueError):  # a likelihood may lack its variance and its tails
+            found["sd"] = self.sd
+            found["low"], found["high"] = self.interval(0.9)
+        return found
+
+    def shown(self) -> Shown:
+        """Return title, heads and rows."""
+        n, first = len(self.users), slice(0, MOST_ROWS)
+        pairs = self.users[first], self.items[first]
+        few = Predictive(*pairs, self.intensity[:, first], self.likelihood.of_rows(first))
+        return f"Predictive({n:,} {'pair' if n == 1 else 'pairs'})", *first_rows(few.columns, n)
 
     def probability(self, count: ArrayLike) -> Array:
         """Return P(y = count), one per pair, for one whole count or one per pair."""

@@ -17,16 +17,15 @@ from nbmf.estimators.fit import FitResult, NewRows
 from nbmf.estimators.fold_in import Resources
 from nbmf.estimators.log_prob import Entries
 from nbmf.estimators.ranking import Best, FactorScores, Scores, top, walk
+from nbmf.estimators.table import MOST_ROWS, Shown, Table, first_rows
 from nbmf.model.factors import Array
 
 Chosen = ArrayLike | Iterable[Any] | Mapping[Any, Any] | None
 """Item ids for everybody, or a mapping from user ids to item ids."""
 
-SHOWN_USERS, SHOWN_ITEMS = 5, 4
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Recommendations:
+class Recommendations(Table):
     """The best items of each user, best first.
 
     Attributes
@@ -45,7 +44,9 @@ class Recommendations:
     >>> found = Recommendations(np.array(["ann"]), np.array([["jazz", "folk"]]), np.array([[2.5, 0.25]]))
     >>> found
     Recommendations(1 user × 2 items)
-      ann: jazz 2.5, folk 0.25
+    user  rank  item  score
+    ann      1  jazz    2.5
+    ann      2  folk   0.25
     """
 
     users: Ids
@@ -66,29 +67,20 @@ class Recommendations:
             found["name"] = self.names[there]
         return {**found, "score": self.scores[there]}
 
-    def to_pandas(self) -> Any:
-        """Return a pandas data frame with one row per recommendation: user, rank, item, (name,) score."""
-        import pandas as pd  # noqa: PLC0415 (optional)
-
-        return pd.DataFrame(self.columns)
-
     def to_polars(self) -> Any:
-        """Return the same table as a polars data frame."""
+        """Return the table as a polars data frame."""
         import polars as pl  # noqa: PLC0415 (optional)
 
         columns = self.columns.items()
         return pl.DataFrame({name: v.tolist() if v.dtype.kind in "OU" else v for name, v in columns})
 
-    def __repr__(self) -> str:
+    def shown(self) -> Shown:
+        """Return title, heads and rows."""
         n_users, n_items = self.items.shape
         users, items = ("user" if n_users == 1 else "users"), ("item" if n_items == 1 else "items")
-        lines = [f"Recommendations({n_users:,} {users} × {n_items} {items})"]
-        labels = self.items if self.names is None else self.names
-        for user, row, scores in zip(self.users[:SHOWN_USERS], labels, self.scores, strict=False):
-            best = [f"{item} {score:.3g}" for item, score in zip(row, scores, strict=True) if score > -np.inf]
-            more = ", …" if len(best) > SHOWN_ITEMS else ""
-            lines.append(f"  {user}: {', '.join(best[:SHOWN_ITEMS]) or 'nothing'}{more}")
-        return "\n".join(lines if n_users <= SHOWN_USERS else [*lines, "  …"])
+        tables = (self.users, self.items, self.scores, *(() if self.names is None else (self.names,)))
+        few, n = Recommendations(*(table[:MOST_ROWS] for table in tables)), int((~np.isneginf(self.scores)).sum())
+        return f"Recommendations({n_users:,} {users} × {n_items} {items})", *first_rows(few.columns, n)
 
 
 class Filter(NamedTuple):

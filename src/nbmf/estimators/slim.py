@@ -1,16 +1,17 @@
 """`NBSLIM`, the item–item member of the family: a user's expected counts are made of the user's other counts."""
 
+import warnings
 from collections.abc import Callable
-from numbers import Integral, Real
 from typing import Any, Self, cast
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
 
 from nbmf.data.interactions import FORMS, formed
 from nbmf.estimators.base import Recommender, one_of
-from nbmf.estimators.factorize import Data
+from nbmf.estimators.factorize import Data, as_number, check_whole
 from nbmf.estimators.fit import WeightFit
 from nbmf.estimators.log_prob import log_probabilities
 from nbmf.estimators.slim_fit import Regressions, fit, fit_plainly
@@ -122,12 +123,19 @@ class NBSLIM(Recommender):
         ending: dict[str, Any] = {"max_iter": self.max_iter, "tol": self.tol, "accelerate": self.accelerate}
         ending["n_neighbors"] = self._most_neighbors(*data.matrix.shape)
         name, quiet = type(self).__name__, not self.verbose
-        with RunsProgress(name, what="items", pause=QUIET_SECONDS, quiet=quiet) as progress:
+        with RunsProgress(name, compiles=True, what="items", pause=QUIET_SECONDS, quiet=quiet) as progress:
             if self.backend == "reference":
                 found = fit_plainly(problem, **ending)
             else:
                 show: Callable[[int, int], None] = lambda done, total: progress.report(done, total, done / total)  # noqa: E731
                 found = fit(problem, **ending, n_threads=self.n_threads, report=show)
+        if not found.settled and self.tol > 0:
+            warnings.warn(
+                f"{name} has not converged after max_iter={self.max_iter} sweeps: the last one added more than tol="
+                f"{self.tol:g} to the objective of some items; raise max_iter",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
         return WeightFit(
             users=data.users,
             items=data.items,
@@ -178,19 +186,12 @@ class NBSLIM(Recommender):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        if not isinstance(self.concentration, Real):
+        if not 1e-30 < as_number(self.concentration) < 1e30:
             raise ValueError(f"concentration is {self.concentration!r}; it must be a positive number")
-        NegativeBinomial(float(self.concentration))
-        if not isinstance(self.penalty, Real) or not 0 <= float(self.penalty) < 1e30:
+        if not 0 <= as_number(self.penalty) < 1e30:
             raise ValueError(f"penalty is {self.penalty!r}; it must be a number from 0")
-        if not isinstance(self.accelerate, bool | np.bool_):
-            raise ValueError(f"accelerate is {self.accelerate!r}; it must be True or False")
         for name in ("input", "target"):
             one_of(name, getattr(self, name), FORMS)
         one_of("backend", self.backend, ("auto", "cpu", "reference"))
-        if self.n_neighbors not in ("auto", None) and (
-            not isinstance(self.n_neighbors, Integral) or isinstance(self.n_neighbors, bool) or self.n_neighbors < 1
-        ):
-            raise ValueError(
-                f"n_neighbors is {self.n_neighbors!r}; it must be a whole number from 1, None for all items, or 'auto'"
-            )
+        if self.n_neighbors not in ("auto", None):
+            check_whole("n_neighbors", self.n_neighbors, ", None for all items, or 'auto'")

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from nbmf.estimators.table import RowTable, Shown
 from nbmf.evaluation.evaluate import Evaluation
 from nbmf.evaluation.metrics import Array, check_whole
 from nbmf.evaluation.resampling import intervals, resampled_means
-from nbmf.evaluation.table import Table, as_text
 
 Evaluations = Evaluation | Sequence[Evaluation]
 
@@ -28,7 +28,7 @@ class Contender:
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(Sequence[Contender], Table):
+class Comparison(Sequence[Contender], RowTable):
     """Models by name or by place, best first, with the difference of each to the reference on the same users."""
 
     contenders: tuple[Contender, ...]
@@ -47,14 +47,15 @@ class Comparison(Sequence[Contender], Table):
     def __len__(self) -> int:
         return len(self.contenders)
 
-    def __repr__(self) -> str:
+    def shown(self) -> Shown:
+        """Return title, heads and rows."""
         rows = []
         for c in self.contenders:
             apart = (f"{c.difference:+.4f}", "{:+.4f}, {:+.4f}".format(*c.difference_interval))
             differences = ("", "") if c.name == self.reference else apart
             rows.append((c.name, f"{c.mean:.4f}", "{:.4f}, {:.4f}".format(*c.interval), *differences, str(c.n_starts)))
         head = ("", "mean", "95 % interval", "difference", "95 % interval", "starts")
-        return as_text(f"{self.metric} of {self.n_users:,} users; differences to {self.reference!r}", head, rows)
+        return f"{self.metric} of {self.n_users:,} users; differences to {self.reference!r}", head, rows
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one plain dictionary per model."""

@@ -4,6 +4,7 @@ All metrics come from one walk over the scores. Means are over the users who hav
 resampling the users. Any model that scores items can be evaluated.
 """
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -18,9 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 from nbmf.data.ids import check_same
 from nbmf.data.interactions import Ids, Interactions
 from nbmf.estimators.ranking import FactorScores, ModelScores, Places, Report, Rows, Scores, Top, walk
+from nbmf.estimators.table import RowTable, Shown
 from nbmf.evaluation.metrics import Relevance, Standings, check_whole, coverage, popularity_rank, popularity_ranks
 from nbmf.evaluation.resampling import Metric, summaries
-from nbmf.evaluation.table import Table, as_text
 
 
 @runtime_checkable
@@ -51,7 +52,7 @@ class Walking(TypedDict, total=False):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Evaluation(Mapping[str, Metric], Table):
+class Evaluation(Mapping[str, Metric], RowTable):
     """How one model ranks the held-out counts: a mapping from names to metrics.
 
     Attributes
@@ -83,13 +84,14 @@ class Evaluation(Mapping[str, Metric], Table):
     def __len__(self) -> int:
         return len(self.metrics)
 
-    def __repr__(self) -> str:
+    def shown(self) -> Shown:
+        """Return title, heads and rows."""
         title = f"Evaluation of {self.n_users:,} users ({self.n_left_out:,} without a test item left out)"
         rows = []
         for name, metric in self.items():
             interval = "" if np.isnan(metric.interval[0]) else ", ".join(map(_figure, metric.interval))
             rows.append((name, _figure(metric.mean), interval, f"{metric.n_users:,}" if metric.n_users else ""))
-        return as_text(title, ("", "mean", "95 % interval", "users"), rows)
+        return title, ("", "mean", "95 % interval", "users"), rows
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one plain dictionary per metric: metric, mean, low, high, n_users."""
@@ -166,6 +168,9 @@ def evaluate(
     rows = np.flatnonzero(np.diff(held_out.matrix.indptr))
     if not len(rows):
         raise ValueError("test has no count above 0, so there is nothing to evaluate")
+    n_fitted, note = fitted_pairs(known, held_out)
+    if n_fitted:
+        warnings.warn(note, stacklevel=2)
     standings, best_items = _rank(scores, known, held_out, rows, cutoffs, walking)
     per_user = {name: standings.ndcg(function)[rows] for name, function in worth.items()}
     overall: dict[str, float] = {}
@@ -181,6 +186,13 @@ def evaluate(
     nobody = np.full(known.n_users, np.nan)
     metrics |= {name: Metric(value, (np.nan, np.nan), nobody, 0) for name, value in overall.items()}
     return Evaluation(metrics, known.users, len(rows), known.n_users - len(rows), fingerprint(known, held_out))
+
+
+def fitted_pairs(train: Interactions, test: Interactions) -> tuple[int, str]:
+    """Return how many test counts are of pairs that train has, which no ranking can find, and a sentence about them."""
+    n_fitted = int(((test.matrix != 0) * (train.matrix != 0)).nnz)
+    what = f"{n_fitted:,} of {test.nnz:,} test counts are of pairs that were fitted"
+    return n_fitted, f"{what}; they are ranked last, like everything fitted"
 
 
 def _rank(
@@ -237,6 +249,7 @@ def scores_of(model: Judged, train: Interactions) -> Scores:
     for what, ours in (("user", train.users), ("item", train.items)):
         theirs = getattr(model, f"{what}s_", None)
         if theirs is not None:
+            _check_named(what, ours, np.asarray(theirs))
             check_same(what, ours, theirs, ("train", "the model"), "evaluate a model on the data it was fitted to")
     if isinstance(model, tuple | list):
         if len(model) != 2:
@@ -252,6 +265,15 @@ def scores_of(model: Judged, train: Interactions) -> Scores:
         f"{type(model).__name__} cannot be evaluated: it needs user_factors_ and item_factors_, or a method "
         "score_items(rows); a pair of arrays (W, H) works, too"
     )
+
+
+def _check_named(what: str, ours: Ids, theirs: Ids) -> None:
+    """Refuse a model whose ids are the numbers of a matrix without ids, where train has ids of its own."""
+    if len(ours) == len(theirs) and not np.array_equal(ours, theirs) and np.array_equal(theirs, np.arange(len(theirs))):
+        raise ValueError(
+            f"the model was fitted to a matrix without ids, so its {what}s are numbered from 0, while train's have ids "
+            f"such as {ours.tolist()[0]!r}; fit it to train as it is, or evaluate it on train.matrix and test.matrix"
+        )
 
 
 def _from_factors(users: ArrayLike, items: ArrayLike, train: Interactions) -> FactorScores:

@@ -1,8 +1,8 @@
 """How probable a model considers the held-out counts, and whether its probabilities are calibrated.
 
 The cells evaluated are those not in train: the test counts and all zeros. In each, the count given its intensity
-μ = Σ_k ⟨w_uk⟩⟨h_ik⟩ has a likelihood of `nbmf.model.likelihood`, negative binomial or Poisson. A model of binarized
-counts is evaluated on binarized counts.
+μ = Σ_k ⟨w_uk⟩⟨h_ik⟩ has a likelihood of `nbmf.model.likelihood`, negative binomial or Poisson. A model of
+transformed counts is evaluated on transformed counts.
 """
 
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from nbmf.backends.cpu.elementary import exp, log1p
 from nbmf.backends.cpu.kernels import compiled
-from nbmf.data.interactions import Interactions
+from nbmf.data.interactions import Interactions, formed
 from nbmf.estimators.log_prob import check_intensities, log_probabilities
 from nbmf.estimators.ranking import Rows, walk, with_sorted_rows
+from nbmf.estimators.table import RowTable, Shown
 from nbmf.evaluation.evaluate import Judged, Walking, as_interactions, scores_of
 from nbmf.evaluation.metrics import Array, check_whole, ratio
 from nbmf.evaluation.resampling import Metric, intervals, resampled_ratios
-from nbmf.evaluation.table import Table, as_text
 from nbmf.model.likelihood import Likelihood, NegativeBinomial, Parameter, Poisson
 
 PIECE = 512  # cells whose probabilities of 0, 1, 2, … are computed side by side
@@ -71,7 +71,7 @@ def log_likelihood(
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Calibration(Table):
+class Calibration(RowTable):
     """How often each count occurs in the cells not in train, and how often the model predicts it.
 
     Attributes
@@ -100,13 +100,14 @@ class Calibration(Table):
         columns = (getattr(self, name).tolist() for name in names)
         return [dict(zip(("count", *names), row, strict=True)) for row in zip(self.labels, *columns, strict=True)]
 
-    def __repr__(self) -> str:
+    def shown(self) -> Shown:
+        """Return title, heads and rows."""
         title = f"Calibration over {self.n_cells:,} cells of {self.n_users:,} users"
         head = ("count", "observed", "predicted", "if taken: observed", "predicted")
         rows = []
         for label, *values in (row.values() for row in self.rows()):
             rows.append([label, *("" if np.isnan(value) else f"{value:.6f}" for value in values)])
-        return as_text(title, head, rows)
+        return title, head, rows
 
 
 def calibration(
@@ -168,7 +169,7 @@ def _if_taken(frequency: Array) -> Array:
 def _prepare(
     model: Judged, train: Any, test: Any, concentration: Parameter | None
 ) -> tuple[Interactions, sp.csr_array, Likelihood]:
-    """Return train, the test counts outside train (binarized for a model of binarized counts), and the likelihood."""
+    """Return train, the test counts outside train in the form that the model is of, and the likelihood."""
     known, held_out = as_interactions(train, test)
     α = getattr(model, "concentration_", None) if concentration is None else concentration
     if α is None:
@@ -177,7 +178,7 @@ def _prepare(
             "give concentration=…, a positive number, or infinity for Poisson"
         )
     likelihood = Poisson() if np.ndim(α) == 0 and α == np.inf else NegativeBinomial(α)
-    tested = (held_out.binarize() if getattr(model, "binarize", False) else held_out).matrix
+    tested = formed(held_out.matrix, getattr(getattr(model, "result_", None), "target", "counts"))
     seen = sp.csr_array((np.ones(known.nnz, bool), known.matrix.indices, known.matrix.indptr), shape=known.matrix.shape)
     counts = sp.csr_array(tested - tested * seen)
     counts.eliminate_zeros()

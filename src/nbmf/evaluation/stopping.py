@@ -85,15 +85,19 @@ class EarlyStopping:
             self._evaluate(last)
         return self.best or last
 
-    def _evaluate(self, snapshot: Snapshot) -> None:
-        factors, data = (snapshot.user_factors, snapshot.item_factors), (self.train, self.test)
+    def value_of(self, model: Any, concentration: Any = None) -> float:
+        """Return the metric of a model; −∞ where it has none."""
+        data = self.train, self.test
+        walking: dict[str, Any] = {"n_boot": 1, "n_threads": self.n_threads}
         if self.metric == "log_likelihood":
-            α: Any = snapshot.state.model.likelihood.concentration
-            value = log_likelihood(factors, *data, concentration=α, n_boot=1, n_threads=self.n_threads).mean
+            value = log_likelihood(model, *data, concentration=concentration, **walking).mean
         else:
-            found = evaluate(factors, *data, self.relevance, at=self.cutoffs, n_boot=1, n_threads=self.n_threads)
-            value = found[self.metric].mean
-        value = -math.inf if math.isnan(value) else value
+            value = evaluate(model, *data, self.relevance, at=self.cutoffs, **walking)[self.metric].mean
+        return -math.inf if math.isnan(value) else value
+
+    def _evaluate(self, snapshot: Snapshot) -> None:
+        factors = snapshot.user_factors, snapshot.item_factors
+        value = self.value_of(factors, snapshot.state.model.likelihood.concentration)
         if not self.history or value > max(earlier for _, earlier in self.history):
             self.best = snapshot
         self.history.append((snapshot.sweep, value))

@@ -1,27 +1,33 @@
 """Choose hyper-parameters by how well held-out counts are ranked: `tune`, with optuna (extra `tune`)."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nbmf.data import how_to_install
 from nbmf.data.interactions import Interactions
 from nbmf.estimators.nbmf import NBMF
+from nbmf.estimators.table import RowTable, Shown, first_rows
 from nbmf.evaluation.evaluate import fingerprint
 from nbmf.evaluation.metrics import check_whole
 from nbmf.evaluation.stopping import EarlyStopping
+from nbmf.inference.progress import RunsProgress
 
 COLOR, BEST_COLOR = "#0072B2", "#D55E00"
 
 
-@dataclass(frozen=True)
-class Tuning:
+@dataclass(frozen=True, repr=False)
+class Tuning(RowTable):
     """The trials of a search, and the best of them.
 
     Attributes
     ----------
     best, value : dict, float
-        Settings of the best trial for `estimator(**best)`, with its best sweep as max_iter and tol 0; and its metric.
+        Settings of the best trial for `estimator(**best)`, and its metric. With factors they include the best sweep as
+        max_iter, and tol 0: a fit with them stops after as many sweeps as ranked best, often 15 or 20. Set both anew
+        for a fit that runs to its end.
     trials : list of dict
         One dictionary per finished trial, in order: number, value, sweeps and the settings.
     metric, estimator : str, type
@@ -34,11 +40,21 @@ class Tuning:
     metric: str
     estimator: type
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the finished trials."""
+        return self.trials
+
+    def shown(self) -> Shown:
+        """Return title, heads and rows: the best settings."""
+        title = f"Tuning of {self.estimator.__name__}: best {self.metric} {self.value:.4f} of {len(self.trials)} trials"
+        head, rows = first_rows({"setting": list(self.best), "best": list(self.best.values())})
+        return title, head, rows
+
     def plot(self, path: str | Path) -> None:
         """Draw the metric against the trials and against each setting (extra `plots`), in the format of the suffix."""
         import matplotlib  # noqa: PLC0415 (slow to import, and an extra)
         from matplotlib.figure import Figure  # noqa: PLC0415
-        from matplotlib.ticker import LogLocator  # noqa: PLC0415
+        from matplotlib.ticker import LogLocator, MaxNLocator  # noqa: PLC0415
 
         fixed = ("max_iter", "tol", "random_state")
         names = [name for name in self.best if name not in fixed and len({trial[name] for trial in self.trials}) > 1]
@@ -50,6 +66,7 @@ class Tuning:
             first.plot(numbers, [max(values[:n]) for n in numbers], BEST_COLOR, drawstyle="steps-post")
             first.plot(numbers, values, "o", color=COLOR, markersize=4)
             first.set(xlabel="trial (line: best so far)", ylabel=self.metric.replace("_", " "))
+            first.xaxis.set_major_locator(MaxNLocator(5, integer=True))
             for axes, name in zip(others, names, strict=True):
                 axes.plot([trial[name] for trial in self.trials], values, "o", color=COLOR, markersize=4)
                 axes.axvline(self.best[name], color=BEST_COLOR, linestyle="--", linewidth=1)
@@ -62,16 +79,18 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Search:
-    """Where `tune` searches: the ends of each range, and the seed of everything random."""
+    """Where `tune` searches: the ends of each range, the seed of everything random, and whether it shows progress."""
 
     components: tuple[int, int] = (5, 200)
     concentrations: tuple[float, float] = (0.1, 10.0)
     shapes: tuple[float, float] = (0.1, 3.0)
+    penalties: tuple[float, float] = (3.0, 100.0)
     test_fraction: float = 0.2
     seed: int = 0
+    verbose: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("components", "concentrations", "shapes"):
+        for name in ("components", "concentrations", "shapes", "penalties"):
             least, most = getattr(self, name)
             if not 0 < least <= most:
                 raise ValueError(f"{name} is {(least, most)}; give a positive least value and one not below it")
@@ -82,6 +101,7 @@ class Search:
         if "n_components" in names:
             found["n_components"] = trial.suggest_int("n_components", *self.components, log=True)
         ranges = {"concentration": self.concentrations, "user_shape": self.shapes, "item_shape": self.shapes}
+        ranges["penalty"] = self.penalties
         return found | {n: trial.suggest_float(n, *ends, log=True) for n, ends in ranges.items() if n in names}
 
 
@@ -96,28 +116,31 @@ def tune(
     report: Callable[[int, int, dict[str, Any]], None] | None = None,
     **search: Any,
 ) -> Tuning:
-    """Search for the number of components, concentration and shapes that rank held-out counts best.
+    """Search for the number of components, concentration and shapes, or the penalty, that rank held-out counts best.
 
     Parameters
     ----------
     data : Interactions
         Counts to fit. A part of the non-zeros is held out, so give the training part if you evaluate later.
     estimator : type
-        NBMF or PoissonMF (which has no concentration).
+        NBMF, PoissonMF (which has no concentration) or NBSLIM (concentration and penalty).
     n_trials : int
         Number of trials, including those of earlier calls with the same study.
     metric : str
-        What is maximized, as for `EarlyStopping`, which ends each trial.
+        What is maximized, as for `EarlyStopping`, which ends each trial of a model with factors: a metric of
+        `nbmf.evaluate`, or "log_likelihood", which looks for the model that describes the counts best.
     settings : mapping, optional
         Other settings of the estimator, the same for each trial; max_iter and tol apply to the search, not to `best`.
     study : path, optional
         File of the trials; an interrupted search resumes from it.
     report : callable, optional
         Called after each trial with its number, n_trials and its row.
-    components, concentrations, shapes : tuple, optional
-        Smallest and largest value of each, by default (5, 200), (0.1, 10) and (0.1, 3); equal values fix it.
+    components, concentrations, shapes, penalties : tuple, optional
+        Smallest and largest value of each, by default (5, 200), (0.1, 10), (0.1, 3) and (3, 100); equal values fix it.
     test_fraction, seed : float, int, optional
         Share of the non-zeros that is held out, by default 0.2, and the seed of everything random, by default 0.
+    verbose : bool, optional
+        Whether to show on standard error how many trials are done and the best so far.
 
     Examples
     --------
@@ -133,29 +156,40 @@ def tune(
     if not isinstance(data, Interactions):
         raise TypeError(f"data is a {type(data).__name__}; tune takes Interactions, as nbmf.read_interactions returns")
     known = set(estimator().get_params(deep=False))
-    if "n_components" not in known:
-        raise TypeError(f"{estimator.__name__} has no n_components to tune; nbmf compare --tune tunes it")
+    if not known & {"n_components", "penalty"}:
+        raise TypeError(f"{estimator.__name__} has neither n_components nor a penalty to tune")
     given = dict(settings or {})
     train, valid = data.split(where.test_fraction, seed=where.seed)
     EarlyStopping(train, valid, metric=metric)  # raises for an unknown metric before the search
     what = f"{fingerprint(train, valid)} {metric} {estimator.__name__} {sorted(given.items())!r}"
     trials = _study(study, what, where.seed)
 
-    def run(trial: Any) -> float:
-        chosen = where.suggest(trial, known - set(given))
-        stopping = EarlyStopping(train, valid, metric=metric, patience=4)
-        model = estimator(**{"random_state": where.seed, **chosen, **given}).fit(train, stopping=stopping)
-        trial.set_user_attr("sweeps", model.n_iter_)
-        return max(value for _, value in stopping.history)
+    has_factors = "n_components" in known
+    seeded = {"random_state": where.seed} if "random_state" in known else {}
 
-    while len(finished := _rows(trials)) < n_trials:
-        trials.optimize(run, n_trials=1)
-        if report is not None:
-            report(len(finished) + 1, n_trials, _rows(trials)[-1])
+    def run(trial: Any) -> float:
+        model = estimator(**{**seeded, **where.suggest(trial, known - set(given)), **given})
+        stopping = EarlyStopping(train, valid, metric=metric, patience=4)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # a trial may well fit badly; the best is fitted again
+            model.fit(train, **({"stopping": stopping} if has_factors else {}))
+        if model.ending_ == "interrupted":
+            raise KeyboardInterrupt  # Ctrl-C ends the search, not only this trial
+        trial.set_user_attr("sweeps", model.n_iter_)
+        return max(value for _, value in stopping.history) if has_factors else stopping.value_of(model)
+
+    with RunsProgress(f"tune {estimator.__name__}", compiles=True, what="trials", quiet=not where.verbose) as progress:
+        while len(finished := _rows(trials)) < n_trials:
+            trials.optimize(run, n_trials=1)
+            rows = _rows(trials)
+            value = max(row["value"] for row in rows)
+            progress.report(len(rows), n_trials, len(rows) / n_trials, f"best {metric} so far {value:.4f}")
+            if report is not None:
+                report(len(rows), n_trials, rows[-1])
     best = max(finished, key=lambda row: row["value"])
     chosen = {name: value for name, value in best.items() if name not in ("number", "value", "sweeps")}
-    chosen = {"random_state": where.seed, **chosen, **given, "max_iter": best["sweeps"], "tol": 0.0}
-    return Tuning(chosen, best["value"], finished, metric, estimator)
+    stop = {"max_iter": best["sweeps"], "tol": 0.0} if has_factors else {}
+    return Tuning({**seeded, **chosen, **given, **stop}, best["value"], finished, metric, estimator)
 
 
 def _study(path: str | Path | None, what: str, seed: int) -> Any:
@@ -164,8 +198,8 @@ def _study(path: str | Path | None, what: str, seed: int) -> Any:
         import optuna  # noqa: PLC0415 (an extra)
         from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("tune needs the package optuna: pip install 'nbmf[tune]'") from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+        raise ModuleNotFoundError(f"tune needs the package optuna; {how_to_install('tune')}") from error
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # a warning would show the traceback of Ctrl-C
     storage = None
     if path is not None:
         lock = JournalFileOpenLock(str(path))  # the other lock makes links, which some file systems forbid

@@ -9,6 +9,7 @@ and sweeps once more. A θ' whose objective is below that of θ₂ is discarded 
 succeeds, θ₂ is taken. Each try costs the one walk that evaluates it.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from nbmf.backends import Backend, Sums
 from nbmf.backends.counts import Counts
 from nbmf.inference.run import Algorithm, State, observe
-from nbmf.model.factors import Array, Factor, Point, Prior
+from nbmf.model.factors import Array, Factor, Point, Prior, largest
 
 TRIES = 3
 LONGEST_STEP = 1000.0  # its square times a difference of logarithms is still finite
@@ -72,8 +73,7 @@ def _extrapolate(
 ) -> list[Array]:
     extrapolated = []
     for a, b, c in zip(first, second, third, strict=True):
-        # a long step may overflow; this keeps sums of products of two parameters finite
-        limit = 0.45 * np.log(np.finfo(a.dtype).max)
+        limit = math.log(largest(a.dtype))  # a long step may overflow
         extrapolated.append(np.exp(np.clip(a + 2 * length * (b - a) + length**2 * (c - 2 * b + a), -limit, limit)))
     return extrapolated
 

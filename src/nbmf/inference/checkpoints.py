@@ -1,10 +1,12 @@
 """Checkpoints: a file from which an interrupted fit resumes, bit for bit as if nothing had happened."""
 
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
+from reprlib import repr as shortened
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,19 @@ from nbmf.backends import Backend
 from nbmf.backends.counts import Counts
 from nbmf.inference.progress import Interval
 from nbmf.inference.run import Snapshot, State, revive
+from nbmf.model.factors import Array, Factor
 from nbmf.storage import codec
-from nbmf.storage.container import Arrays, Contents, Path, StorageError, check_place, open_as, remove_leftovers, write
+from nbmf.storage.container import (
+    Arrays,
+    Contents,
+    Path,
+    StorageError,
+    check_place,
+    open_as,
+    remove_leftovers,
+    unwritten,
+    write,
+)
 
 VERSION = 1
 FREE = ("max_iter", "tol", "n_threads", "verbose")
@@ -53,15 +66,17 @@ class Origin:
             ours, other = self.settings.get(name), theirs.settings.get(name)
             if ours != other:
                 is_array = name.startswith("settings.")  # known by its checksum only
-                apart = f"another {name.split('.')[1]}" if is_array else f"{name}={other!r}, and this one has {ours!r}"
+                values = f"{name}={shortened(other)}, and this one has {shortened(ours)}"
+                apart = f"another {name.split('.')[1]}" if is_array else values
                 raise StorageError(
                     f"{begun} with {apart}; resume with the same settings ({', '.join(FREE)} may change)"
                 )
         if theirs.data != self.data:
-            raise StorageError(
-                f"{begun} to other counts ({theirs.data.get('shape')}, {theirs.data.get('nnz')} non-zeros) than these "
-                f"({self.data['shape']}, {self.data['nnz']} non-zeros); resume with the same data"
+            other, ours = (
+                f"({shortened(data.get('shape'))}, {shortened(data.get('nnz'))} non-zeros)"
+                for data in (theirs.data, self.data)
             )
+            raise StorageError(f"{begun} to other counts {other} than these {ours}; resume with the same data")
 
 
 def write_checkpoint(path: Path, origin: Origin, snapshot: Snapshot, generator: Mapping[str, Any]) -> None:
@@ -86,6 +101,7 @@ def write_checkpoint(path: Path, origin: Origin, snapshot: Snapshot, generator: 
         **codec.pack_factor("users", state.users, arrays),
         **codec.pack_factor("items", state.items, arrays),
     }
+    _unpack(unwritten(path, document, arrays), origin)
     write(path, document, arrays)
 
 
@@ -93,30 +109,56 @@ def read_checkpoint(path: Path, origin: Origin, max_iter: int) -> tuple[Snapshot
     """Return the position of a run that started like this one, and its random generator."""
     contents = open_as("checkpoint", path, VERSION)
     origin.check(contents)
+    snapshot, generator = _unpack(contents, origin)
+    if snapshot.sweep > max_iter:
+        raise StorageError(f"{contents.path}: stands after sweep {snapshot.sweep}, beyond max_iter={max_iter}")
+    return snapshot, generator
+
+
+def _unpack(contents: Contents, origin: Origin) -> tuple[Snapshot, np.random.RandomState]:
     n_users, n_items = origin.data["shape"]
     users, items = codec.unpack_factors(contents, n_users, n_items)
-    objectives = tuple(contents.array("objectives", "f", None).tolist())
-    if len(objectives) > max_iter:
-        raise StorageError(f"{contents.path}: stands after sweep {len(objectives)}, beyond max_iter={max_iter}")
+    if users.mean.dtype != origin.settings["dtype"]:
+        raise contents.fault(f"its factors are {users.mean.dtype}, not {origin.settings['dtype']}")
+    objectives = contents.array("objectives", "f", None)
+    if not len(objectives) or np.isnan(objectives).any():
+        raise contents.fault("it has no sweep, or one without an objective")
     pending = contents.value("pending", list)
-    trail = contents.value("trail", list)
-    if not objectives or not all(type(n) is int and 0 <= n <= 4 for n in trail) or len(trail) > 2:
-        raise contents.fault("it has no sweep, or more earlier states than a run keeps")
     if not all(type(n) is int for n in pending):
-        raise contents.fault(f"its pending refreshes are {pending}")
-    past = [[f"trail.{n}.{m}" for m in range(size)] for n, size in enumerate(trail)]
+        raise contents.fault(f"its pending refreshes are {shortened(pending)}")
+    log_base = codec.unpack_number(contents, "log_base")
+    if not math.isfinite(log_base):
+        raise contents.fault(f"its log_base is {log_base}")
     state = State(
         model=codec.unpack_model(contents, n_users, n_items),
         users=users,
         items=items,
         ties=codec.unpack_ties(contents, n_items),
         expectation=None,
-        objective=objectives[-1],
-        log_base=codec.unpack_number(contents, "log_base"),
-        trail=tuple(tuple(contents.array(name, "f", None, None) for name in names) for names in past),
+        objective=float(objectives[-1]),
+        log_base=log_base,
+        trail=_unpack_trail(contents, users, items),
     )
     generator = codec.unpack_generator(contents, "generator", contents.document.get("generator"))
-    return Snapshot(state, codec.unpack_number(contents, "before"), objectives, tuple(pending)), generator
+    before = codec.unpack_number(contents, "before")
+    return Snapshot(state, before, tuple(objectives.tolist()), tuple(pending)), generator
+
+
+def _unpack_trail(contents: Contents, users: Factor, items: Factor) -> tuple[tuple[Array, ...], ...]:
+    """Return the parameters of earlier states, which must be those of these factors."""
+    sizes = contents.value("trail", list)
+    if not sizes:
+        return ()
+    now = (*users.parameters, *items.parameters)
+    if len(sizes) > 2 or any(size != len(now) for size in sizes):
+        raise contents.fault("it has more earlier states than a run keeps, or other ones")
+    trail = [
+        [contents.array(f"trail.{n}.{m}", "f", *one.shape) for m, one in enumerate(now)] for n in range(len(sizes))
+    ]
+    for past in trail:
+        if any(a.dtype != b.dtype or not np.isfinite(a).all() for a, b in zip(past, now, strict=True)):
+            raise contents.fault("its earlier states have entries that are not finite, or of another type")
+    return tuple(map(tuple, trail))
 
 
 def resumed(snapshot: Snapshot, counts: Counts, backend: Backend, *, sum_users: bool) -> State:

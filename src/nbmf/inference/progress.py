@@ -76,11 +76,21 @@ class Progress(Bar):
 
 
 class RunsProgress(Bar):
-    """Bar of many runs (or whatever `what` names): how many are finished, and the time left."""
+    """Bar of many runs (or whatever `what` names): how many are finished, and the time left.
+
+    If it `compiles`, the first run includes compiling, so the time left is estimated from those that follow it.
+    """
+
+    def __init__(self, title: str, *, compiles: bool = False, **options: Any) -> None:
+        super().__init__(title, **options)
+        self.origin = None if compiles else (0.0, 0.0)  # seconds and share from which the time left is estimated
 
     def report(self, n_done: int, n_runs: int, share: float, last: str = "") -> None:
         """Show a finished run; `share` is how much of the work of this call is done, from 0 to 1."""
-        left = f"about {in_words(self.watch.seconds * (1 - share) / share)} left" if 0 < share < 1 else ""
+        now = self.watch.seconds
+        self.origin = (now, share) if self.origin is None and share > 0 else self.origin
+        start, begun = self.origin or (now, share)
+        left = f"about {in_words((now - start) * (1 - share) / (share - begun))} left" if begun < share < 1 else ""
         self.show(share, ", ".join(filter(None, (f"{n_done:,} of {n_runs:,} {self.what}", left, last))))
 
 

@@ -19,7 +19,8 @@ from nbmf.model.factors import Array, Factor, Point
 from nbmf.model.likelihood import Likelihood
 from nbmf.model.ties import REFRESHED_AFTER, Ties
 
-ROUNDING = 32  # allowed fall in units of the last place of |objective| + total count, the size of what is summed
+ROUNDING = 32  # allowed fall, in units of the last place of what is summed up in an objective
+ENTROPY = 16  # size of the terms whose sum is the entropy of a gamma
 
 
 @dataclass(frozen=True)
@@ -148,9 +149,12 @@ class Snapshot:
         return self.state.items.mean
 
     def settled(self, tol: float) -> bool:
-        """Whether the last sweep raised the objective by less than `tol`, relatively; never if it fell."""
+        """Whether the last sweep raised the objective by less than `tol`, relatively.
+
+        A sweep that seems to lower it, which only rounding can do, raised it by less than can be measured.
+        """
         increase = self.objective - self.before
-        return bool(tol > 0 and np.isfinite(increase) and 0 <= increase <= tol * abs(self.before))
+        return bool(tol > 0 and np.isfinite(increase) and increase <= tol * abs(self.before))
 
 
 @dataclass(frozen=True)
@@ -207,8 +211,6 @@ def run(
     watch : callable
         Called with a snapshot after each sweep; True ends the run. Ctrl-C ends it with the last finished sweep.
     """
-    total_count = counts.total
-    precision = ROUNDING * float(np.finfo(counts.by_user.dtype).eps)
     last = resume or Snapshot(_kept(state), -math.inf, (), REFRESHED_AFTER if tie is not None else ())
     try:
         while True:
@@ -225,9 +227,9 @@ def run(
                 ties, sum_users = tie(last.state.items), algorithm.begins_with_users
                 handed.append(retie(handed.pop(), ties, counts, backend, sum_users=sum_users))
                 pending = () if settled else pending[1:]
-            before = handed[0].objective
+            before, allowed = handed[0].objective, rounding(handed[0], counts)
             state = algorithm.step(handed.pop(), counts, backend)
-            if not state.objective - before >= -precision * (abs(before) + total_count):
+            if not state.objective - before >= -allowed:
                 raise FallingObjectiveError(
                     f"sweep {last.sweep + 1}: the objective went from {before!r} to {state.objective!r}; "
                     "counts or factors are out of the range of their precision (dtype='float64' has more)"
@@ -239,6 +241,24 @@ def run(
         if not last.sweep:
             raise
         return Run(last, Ending.INTERRUPTED)
+
+
+def rounding(state: State, counts: Counts) -> float:
+    """Return by how much an objective may seem to fall: so many units in the last place of what is summed up in it.
+
+    In the precision of the fit those are counts times logarithms of intensities and of α, unknown cells, which are
+    taken off again, and the shapes of posteriors, whose moments are rounded. Entropies are summed in double precision.
+    """
+    α, eps = np.asarray(state.model.likelihood.concentration), np.finfo(counts.by_user.dtype).eps
+    logarithm = float(np.max(np.abs(np.log(α, where=np.isfinite(α), out=np.zeros(α.shape)))))
+    size, n_entries = abs(state.log_base) + counts.total * (1 + logarithm) + counts.n_unknown, 0
+    if math.isfinite(state.objective):
+        size += abs(state.objective)
+    for factor, prior in ((state.users, state.model.user_prior), (state.items, state.model.item_prior)):
+        if factor.is_posterior:
+            n_entries += math.prod(factor.dimensions)
+            size += math.prod(factor.dimensions) * prior.shape
+    return ROUNDING * float(eps * size + np.finfo(np.float64).eps * ENTROPY * n_entries)
 
 
 def _kept(state: State) -> State:

@@ -8,6 +8,7 @@ from it, draws of some rows (`sampler`), and copies with rows appended or replac
 arrays are fetched when they are asked for; `on_host()` returns one in NumPy's memory.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
@@ -17,6 +18,11 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 Array = NDArray[np.floating[Any]]
+
+
+def largest(dtype: np.dtype[Any]) -> float:
+    """Return the largest value that an entry of a factor may have: sums of products of two of them are finite."""
+    return math.exp(0.45 * math.log(np.finfo(dtype).max))
 
 
 @dataclass(frozen=True)

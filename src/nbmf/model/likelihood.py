@@ -220,7 +220,8 @@ class NegativeBinomial(Likelihood):
 
     def __post_init__(self) -> None:
         α = self.concentration
-        if not isinstance(α, Real | np.ndarray) or not np.all((np.asarray(α) > 1e-30) & (np.asarray(α) < 1e30)):
+        is_number = isinstance(α, Real | np.ndarray) and not isinstance(α, bool)
+        if not is_number or not np.all((np.asarray(α) > 1e-30) & (np.asarray(α) < 1e30)):
             raise ValueError(
                 f"concentration is {self.concentration!r}; it must be a positive number (large is close to Poisson)"
             )
@@ -275,6 +276,7 @@ class NegativeBinomial(Likelihood):
         g, h = α * slope, α * α * curvature + α * slope
         with np.errstate(divide="ignore", invalid="ignore"):
             step = np.where(h < 0, -g / h, np.sign(g) * LONGEST_STEP)
+        step = np.where(np.isfinite(step), step, 0.0)  # sums that overflowed say nothing
         better = np.clip(α * np.exp(np.clip(step, -LONGEST_STEP, LONGEST_STEP)), LEAST, MOST)
         return NegativeBinomial(better if better.ndim else float(better))
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from itertools import pairwise
 from numbers import Integral
+from reprlib import repr as shortened
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,8 @@ MOMENTS = ("mean", "geometric_mean", "exposed")
 ROWS = ("row_means", "row_logs", "row_entropies")
 _FIXED_WIDTH = re.compile("<U([1-9][0-9]{0,8})")
 CHECKED_AT_A_TIME = 1 << 22  # cells
-_MOST_BYTES = 2**32  # of strings of fixed width, each as wide as the widest
+# what a file claims may take so many bytes, and so many for each byte that the file holds of it
+FREE_BYTES, MOST_PER_BYTE = 1 << 24, 64
 
 
 def pack_number(value: float) -> float | str:
@@ -37,9 +39,9 @@ def pack_number(value: float) -> float | str:
 def unpack_number(contents: Contents, name: str) -> float:
     """Return a number of the document."""
     found = contents.document.get(name)
-    if type(found) is float or found in ("inf", "-inf", "nan"):
+    if (type(found) is float and not math.isnan(found)) or found in ("inf", "-inf"):
         return float(found)
-    raise contents.fault(f"its entry {name!r} is {found!r}, not a number")
+    raise contents.fault(f"its entry {name!r} is {shortened(found)}, not a number")
 
 
 def _pack_quantity(name: str, value: float | Array, arrays: Arrays) -> float | str:
@@ -49,14 +51,19 @@ def _pack_quantity(name: str, value: float | Array, arrays: Arrays) -> float | s
     return pack_number(value)
 
 
+def _unpack_positive(contents: Contents, name: str) -> float:
+    number = unpack_number(contents, name)
+    if not 0 < number < math.inf:
+        raise contents.fault(f"its entry {name!r} is {number}, not above 0 and finite")
+    return number
+
+
 def _unpack_quantity(contents: Contents, name: str, n_rows: int, n_columns: int) -> float | Array:
+    """Return one number, or an array with one for each row or each column."""
     if contents.document.get(name) != "array":
-        number = unpack_number(contents, name)
-        if not number > 0:
-            raise contents.fault(f"its entry {name!r} is {number}, not above 0")
-        return number
+        return _unpack_positive(contents, name)
     found = _finite(contents, name, None, None)
-    if found.shape[0] not in (1, n_rows) or found.shape[1] not in (1, n_columns) or not found.all():
+    if found.shape not in {(1, 1), (n_rows, 1), (1, n_columns)} or not found.all():
         raise contents.fault(f"its array {name!r} has shape {found.shape} for {n_rows} × {n_columns}, or zeros")
     return found
 
@@ -75,8 +82,6 @@ def pack_ids(name: str, ids: Ids, arrays: Arrays) -> str:
         encoded = [text.encode() for text in texts]
     except UnicodeEncodeError as error:
         raise StorageError(f"{name}: {error.object!r} is not valid text, so a model file cannot hold it") from None
-    if ids.nbytes > _MOST_BYTES:
-        raise StorageError(f"{name} take {ids.nbytes:,} bytes as strings of fixed width; give ids.astype(object)")
     arrays[f"{name}.utf8"] = np.frombuffer(b"".join(encoded), np.uint8)
     arrays[f"{name}.ends"] = np.cumsum([len(text) for text in encoded], dtype=np.int64)
     return "object" if ids.dtype.kind == "O" else f"<U{ids.dtype.itemsize // 4}"
@@ -86,18 +91,29 @@ def unpack_ids(contents: Contents, name: str, kind: str, size: int | None = None
     """Return ids of the type that `pack_ids` named."""
     width = _FIXED_WIDTH.fullmatch(kind)
     if kind != "object" and width is None:
-        return contents.array(name, "biuf", size)
-    ends = contents.array(f"{name}.ends", "i", size).tolist()
+        ids = contents.array(name, "biuf", size)
+        if kind not in (str(ids.dtype), ids.dtype.str):
+            raise contents.fault(f"its {name} are {ids.dtype}, not {shortened(kind)}")
+        return ids
+    stops = contents.array(f"{name}.ends", "i", size)
+    ends = stops.tolist()
     blob = contents.array(f"{name}.utf8", "u", ends[-1] if ends else 0).tobytes()
     places = list(pairwise([0, *ends]))
     if any(start > end for start, end in places):
         raise contents.fault(f"the ends of its {name} do not ascend")
-    if width and 4 * int(width[1]) * len(ends) > _MOST_BYTES:
-        raise contents.fault(f"its {name} are of type {kind}, which makes them too long")
+    if width:
+        wide = f"its {name} are of type {kind}, which makes them too long (ids.astype(object) has no fixed width)"
+        check_room(contents, wide, 4 * int(width[1]) * len(ends), len(blob) + stops.nbytes)
     try:
         return np.array([blob[start:end].decode() for start, end in places], kind)
     except UnicodeDecodeError as error:
         raise contents.fault(f"its {name} are not UTF-8 ({error})") from None
+
+
+def check_room(contents: Contents, what: str, taken: int, held: int) -> None:
+    """Refuse what would take far more bytes than the file holds of it, before memory is allocated."""
+    if taken > FREE_BYTES + MOST_PER_BYTE * held:
+        raise contents.fault(f"{what}: {taken:,} bytes from {held:,} bytes of the file")
 
 
 def pack_counts(matrix: sp.csr_array, arrays: Arrays, name: str = "counts") -> None:
@@ -107,7 +123,10 @@ def pack_counts(matrix: sp.csr_array, arrays: Arrays, name: str = "counts") -> N
 
 def unpack_counts(contents: Contents, n_users: int, n_items: int) -> sp.csr_array:
     """Return the counts, all of which are finite and not negative."""
-    matrix = unpack_matrix(contents, "counts", contents.array("counts.data", "biuf", None), (n_users, n_items))
+    data = contents.array("counts.data", "biuf", None)
+    if data.dtype == np.float16:  # SciPy does not know it
+        raise contents.fault("its counts are of type float16")
+    matrix = unpack_matrix(contents, "counts", data, (n_users, n_items))
     try:
         check_matrix(matrix)
     except ValueError as error:
@@ -161,6 +180,10 @@ def unpack_matrix(contents: Contents, name: str, data: Array, shape: tuple[int, 
     """Return a matrix of these entries; compiled loops trust its indices, so each is checked, some at a time."""
     indices = contents.array(f"{name}.indices", "i", len(data))
     indptr = contents.array(f"{name}.indptr", "i", shape[0] + 1)
+    if indices.dtype != indptr.dtype or indices.dtype.itemsize < 4:  # else loops are compiled anew
+        raise contents.fault(
+            f"the indices of its {name} are {indices.dtype} and {indptr.dtype}, not of 4 or 8 bytes both"
+        )
     if indptr[0] != 0 or indptr[-1] != len(data) or np.any(indptr[1:] < indptr[:-1]):
         raise contents.fault(f"the rows of its {name} do not follow each other")
     for start in range(0, len(data), CHECKED_AT_A_TIME):
@@ -193,8 +216,10 @@ def pack_factor(name: str, factor: Factor, arrays: Arrays) -> dict[str, Any]:
 def unpack_factors(contents: Contents, n_users: int, n_items: int) -> tuple[Factor, Factor]:
     """Return the sides "users" and "items"."""
     users, items = _unpack_factor(contents, "users", n_users), _unpack_factor(contents, "items", n_items)
-    if type(users) is not type(items) or users.mean.shape[1] != items.mean.shape[1]:
-        raise contents.fault("its users and its items differ in kind or in number of components")
+    if type(users) is not type(items) or users.mean.shape[1] != items.mean.shape[1] or not users.mean.size:
+        raise contents.fault("its users and its items differ in kind or in number of components, or have none")
+    if users.mean.dtype != items.mean.dtype:
+        raise contents.fault(f"its users are {users.mean.dtype} and its items {items.mean.dtype}")
     return users, items
 
 
@@ -207,15 +232,20 @@ def _unpack_factor(contents: Contents, name: str, n_rows: int) -> Factor:
     mean = _finite(contents, f"{name}.mean", n_rows, None)
     geometric_mean = _finite(contents, f"{name}.geometric_mean", *mean.shape)
     exposed = _finite(contents, f"{name}.exposed", None, mean.shape[1])
-    if len(exposed) not in (1, len(mean)):
-        raise contents.fault(f"the moments of its factor {name!r} have different shapes")
-    rows = [contents.array(f"{name}.{part}", "f", len(mean)).astype(np.float64, copy=False) for part in ROWS]
+    if len(exposed) not in (1, len(mean)) or not mean.dtype == geometric_mean.dtype == exposed.dtype:
+        raise contents.fault(f"the moments of its factor {name!r} have different shapes or types")
+    means = _finite(contents, f"{name}.row_means", len(mean))
+    logs, entropies = (contents.array(f"{name}.{part}", "f", len(mean)) for part in ROWS[1:])
+    if np.isnan(logs).any() or np.isnan(entropies).any():
+        raise contents.fault(f"the logarithms or entropies of its factor {name!r} are not numbers")
+    rows = (part.astype(np.float64, copy=False) for part in (means, logs, entropies))
     return Gamma(mean, geometric_mean, exposed, _unpack_quantity(contents, f"{name}.prior_rate", len(mean), 1), *rows)
 
 
 def _finite(contents: Contents, name: str, *shape: int | None) -> Array:
     values = contents.array(name, "f", *shape)
-    if values.dtype.itemsize not in (4, 8) or not np.all((values >= 0) & np.isfinite(values)):
+    # the least and the largest of numbers with a NaN are NaN
+    if values.dtype.itemsize not in (4, 8) or not (values.min(initial=0) >= 0 and values.max(initial=0) < np.inf):
         raise contents.fault(f"its array {name!r} has entries that are not finite numbers from 0")
     return values
 
@@ -239,8 +269,8 @@ def unpack_model(contents: Contents, n_users: int, n_items: int) -> Model:
     """Return the likelihood and the priors."""
     priors = []
     for name, size in (("users", n_users), ("items", n_items)):
-        shape, rate = f"{name}.prior.shape", f"{name}.prior.rate"
-        priors.append(Prior(unpack_number(contents, shape), _unpack_quantity(contents, rate, size, 1)))
+        shape = _unpack_positive(contents, f"{name}.prior.shape")
+        priors.append(Prior(shape, _unpack_quantity(contents, f"{name}.prior.rate", size, 1)))
     try:
         return Model(_unpack_likelihood(contents, n_users, n_items), *priors)
     except StorageError:
@@ -251,8 +281,9 @@ def unpack_model(contents: Contents, n_users: int, n_items: int) -> Model:
 
 def _unpack_likelihood(contents: Contents, n_users: int, n_items: int) -> Likelihood:
     if "likelihood" not in contents.document:
-        concentration = _unpack_quantity(contents, "concentration", n_users, n_items)
-        return Poisson() if np.array_equal(concentration, math.inf) else NegativeBinomial(concentration)
+        if contents.document.get("concentration") == "inf":
+            return Poisson()
+        return NegativeBinomial(_unpack_quantity(contents, "concentration", n_users, n_items))
     kind = contents.value("likelihood", str)
     if kind not in KINDS:
         known = ", ".join(map(repr, KINDS))
@@ -328,9 +359,9 @@ def _unpack_setting(contents: Contents, name: str, value: Any) -> Any:
             parts = value["parameters"].items()
             given = {p: contents.arrays[f"{name}.{p}"] if each == "array" else float(each) for p, each in parts}
             return KINDS[value["likelihood"]](**given)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise contents.fault(f"{name!r} is {value!r} ({error})") from None
-    raise contents.fault(f"{name!r} is {value!r}")
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise contents.fault(f"{name!r} is {shortened(value)} ({error})") from None
+    raise contents.fault(f"{name!r} is {shortened(value)}")
 
 
 def pack_generator(name: str, state: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
@@ -345,8 +376,8 @@ def unpack_generator(contents: Contents, name: str, entry: Any) -> np.random.Ran
     """Return a generator at the same position."""
     key = contents.array(f"{name}.key", "u", 624)
     match entry:
-        case {"position": int(position), "has_gauss": 0 | 1 as has_gauss, "gauss": float(gauss)}:
-            if 0 <= position <= len(key) and key.dtype == np.uint32:
+        case {"position": int(position), "has_gauss": int(has_gauss), "gauss": float(gauss)}:
+            if 0 <= position <= len(key) and has_gauss in (0, 1) and key.dtype == np.uint32:
                 generator = np.random.RandomState()
                 generator.set_state(("MT19937", key, position, has_gauss, gauss))
                 return generator

@@ -8,13 +8,15 @@ in the header is trusted. Reading runs no code: bytes become numbers and text.
 import json
 import os
 import secrets
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from io import BufferedReader
 from math import prod
-from typing import Any, NamedTuple, TypeVar
+from reprlib import repr as shortened
+from typing import IO, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +30,8 @@ Value = TypeVar("Value")
 
 LENGTH_BYTES, DIGITS = 8, 64
 CHUNK = 1 << 20
+IN_MEMORY = 1 << 26  # bytes of an array up to which its copy is in memory, not in a temporary file
+COPIED = "; while it is open, a temporary file beside it holds a copy, which needs as much free space again"
 NOTHING = b"0" * DIGITS  # stands for the checksum of the header while that is computed
 TYPES = {
     "BOOL": "|b1", "U8": "|u1", "I8": "|i1", "U16": "<u2", "I16": "<i2", "F16": "<f2", "U32": "<u4", "I32": "<i4",
@@ -46,17 +50,18 @@ class MissingStorageError(StorageError, FileNotFoundError):
 
 @dataclass(frozen=True)
 class Contents:
-    """A JSON document and arrays as a file holds them: intact, but not yet checked to make sense."""
+    """A JSON document and arrays as a file holds them, or is about to: intact, but not yet checked to make sense."""
 
     path: str
     document: dict[str, Any]
     arrays: Arrays
+    remedy: str = "this is not how nbmf writes a file, so write it again"
 
     def value(self, name: str, kind: type[Value]) -> Value:
         """Return an entry of the document, which must have this type."""
         found = self.document.get(name)
         if type(found) is not kind:
-            raise self.fault(f"its entry {name!r} is {found!r}, not of type {kind.__name__}")
+            raise self.fault(f"its entry {name!r} is {shortened(found)}, not of type {kind.__name__}")
         return found
 
     def array(self, name: str, kinds: str, *shape: int | None) -> Array:
@@ -71,8 +76,13 @@ class Contents:
         return found
 
     def fault(self, what: str) -> StorageError:
-        """Return the error for a file whose checksums are right but whose contents nbmf would never write."""
-        return StorageError(f"{self.path}: {what}; this is not how nbmf writes a file, so write it again")
+        """Return the error for contents that nbmf would never read, whatever their checksums."""
+        return StorageError(f"{self.path}: {what}; {self.remedy}")
+
+
+def unwritten(path: Path, document: dict[str, Any], arrays: Arrays) -> Contents:
+    """Return contents that are about to be written, for their reader to refuse what it would refuse in a file."""
+    return Contents(os.fspath(path), document, arrays, "nbmf could not read that back, so nothing was written")
 
 
 class Stream(NamedTuple):
@@ -112,10 +122,11 @@ def _as_stream(name: str, array: Array | Stream) -> Stream:
     return Stream(little, array.shape, array.parts if isinstance(array, Stream) else [array])
 
 
-def read(path: Path, *, mapped: bool = False, checked: bool = True) -> Contents:
+def read(path: Path, *, mapped: bool = False, ranges: Mapping[str, slice] | None = None) -> Contents:
     """Read a file, every byte of which is covered by a checksum.
 
-    `mapped` maps the arrays, read-only, instead of loading them; `checked=False` trusts those that were checked before.
+    `mapped` keeps large arrays out of memory: it maps copies of them, read-only, that no other process can change or
+    cut short. `ranges` reads these entries of these arrays and nothing else; their checksums cannot be checked then.
     """
     name = os.fspath(path)
     if not os.path.exists(name):
@@ -123,8 +134,8 @@ def read(path: Path, *, mapped: bool = False, checked: bool = True) -> Contents:
     if not os.path.isfile(name):
         raise StorageError(f"{name}: is a {'folder; name the file in it' if os.path.isdir(name) else 'device'}")
     try:
-        with _reporting(name, "cannot be read"), open(name, "rb") as stream:
-            return _read(name, stream, mapped, checked)
+        with _reporting(name, "cannot be read", COPIED if mapped else ""), open(name, "rb") as stream:
+            return _read(name, stream, mapped, ranges)
     except MemoryError as error:
         raise StorageError(f"{name}: does not fit into the memory of this machine") from error
 
@@ -145,6 +156,8 @@ def open_as(kind: str, source: Path | Contents, version: int) -> Contents:
 
 
 def _one(kind: str) -> str:
+    if kind == "counts":
+        return "a file of counts"
     return f"an {kind}" if kind[:1] in "aeiou" else f"a {kind}"
 
 
@@ -255,7 +268,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def _read(name: str, stream: BufferedReader, mapped: bool, checked: bool) -> Contents:
+def _read(name: str, stream: BufferedReader, mapped: bool, ranges: Mapping[str, slice] | None) -> Contents:
     size = os.fstat(stream.fileno()).st_size
     opening = stream.read(LENGTH_BYTES + len(START))
     if opening[LENGTH_BYTES:] != START:
@@ -275,8 +288,12 @@ def _read(name: str, stream: BufferedReader, mapped: bool, checked: bool) -> Con
         if LENGTH_BYTES + length + stop > size:
             raise StorageError(f"{name}: is cut short (it has {size} bytes); fetch or write it again")
         place = stop
-        values, checksum = _take(stream, kind, shape, mapped, checked)
-        if checked and checksum != checksums.get(key):
+        if ranges is not None:
+            stream.seek(LENGTH_BYTES + length + start)
+            contents.arrays.update({key: _some(name, stream, kind, prod(shape), ranges[key])} if key in ranges else {})
+            continue
+        values, checksum = _take(stream, kind, shape, mapped)
+        if checksum != checksums.get(key):
             raise StorageError(f"{name}: is damaged: {key!r} does not match its checksum; fetch or write it again")
         contents.arrays[key] = values.astype(values.dtype.newbyteorder("="), copy=False)
     if LENGTH_BYTES + length + place != size:
@@ -284,21 +301,41 @@ def _read(name: str, stream: BufferedReader, mapped: bool, checked: bool) -> Con
     return contents
 
 
-def _take(stream: BufferedReader, kind: str, shape: tuple[int, ...], mapped: bool, checked: bool) -> tuple[Array, str]:
-    """Load or map the next array of the stream, and compute its checksum if that is to be checked."""
-    start, size, digest = stream.tell(), prod(shape) * np.dtype(kind).itemsize, sha256()
-    if not mapped or not size:
+def _take(stream: BufferedReader, kind: str, shape: tuple[int, ...], mapped: bool) -> tuple[Array, str]:
+    """Load the next array of the stream or map a copy of it, and compute its checksum."""
+    size, digest = prod(shape) * np.dtype(kind).itemsize, sha256()
+    if not mapped or size <= IN_MEMORY:
         values = np.empty(shape, kind)
         stream.readinto(_bytes(values))
-        digest.update(_bytes(values) if checked else b"")
+        digest.update(_bytes(values))
+        values.flags.writeable = not mapped
         return values, digest.hexdigest()
-    # of this stream, whatever file has its name by now
-    values = np.asarray(np.memmap(stream, kind, "r", start, shape))
-    stream.seek(start)
-    for place in range(0, size if checked else 0, CHUNK):  # so that no more is held
-        digest.update(stream.read(min(CHUNK, size - place)))
-    stream.seek(start + size)
-    return values, digest.hexdigest()
+    # a map of the file itself would end the process as soon as somebody cut the file short
+    with _nameless_file(os.path.dirname(os.path.abspath(stream.name))) as copy:
+        for place in range(0, size, CHUNK):
+            piece = stream.read(min(CHUNK, size - place))
+            digest.update(piece)
+            copy.write(piece)
+        copy.truncate(size)  # longer if the stream ended early; then its checksum is wrong
+        return np.asarray(np.memmap(copy, kind, "r", 0, shape)), digest.hexdigest()
+
+
+def _nameless_file(folder: str) -> IO[bytes]:
+    """Open a temporary file in a folder, or in the system's if that one cannot be written to."""
+    try:
+        return tempfile.TemporaryFile(prefix="nbmf-", dir=folder)
+    except OSError:
+        return tempfile.TemporaryFile(prefix="nbmf-")
+
+
+def _some(name: str, stream: BufferedReader, kind: str, size: int, entries: slice) -> Array:
+    """Load some entries of the array of this many that begins here."""
+    first, last, _ = entries.indices(size)
+    values = np.empty(max(0, last - first), kind)
+    stream.seek(first * values.itemsize, os.SEEK_CUR)
+    if stream.readinto(_bytes(values)) != values.nbytes:
+        raise StorageError(f"{name}: was cut short while it was being read; fetch or write it again")
+    return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
 def _parse(name: str, header: bytes) -> tuple[Contents, dict[str, str], dict[str, Any]]:

@@ -1,7 +1,8 @@
 """Data larger than memory: `store_counts` turns a source of any size into a compact file, from which models are fitted.
 
 The database numbers the ids and spills to disk. Then one range of users at a time is added up, sorted and appended. The
-compact file is the container of docs/format.md; `open_counts` maps its arrays, so that only what is used is loaded.
+compact file is the container of docs/format.md; `open_counts` maps a copy of its arrays that no other process reaches.
+A map of the file itself would end the process if the file were cut short, and show other counts if it were changed.
 """
 
 import os
@@ -10,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from itertools import pairwise
 from numbers import Integral
 from typing import Any, NamedTuple
@@ -63,7 +65,7 @@ def store_counts(
     Returns
     -------
     Interactions
-        Its counts stay in the file, as in those that `nbmf.open_counts` returns.
+        As `nbmf.open_counts` returns it.
 
     Examples
     --------
@@ -73,7 +75,7 @@ def store_counts(
     ...     _ = plays.write_text("ann\\tjazz\\t3\\nbob\\tjazz\\t1\\nann\\tfolk\\t12\\n")
     ...     data = nbmf.store_counts(plays, pathlib.Path(folder, "plays.counts"), min_users_per_item=2)
     ...     data
-    Interactions(2 users × 1 items, 2 non-zero counts, total 4)
+    Interactions(2 users × 1 item, 2 non-zero counts, total 4)
     """
     memory = as_bytes("memory_limit", memory_limit)
     if memory < LEAST_MEMORY:
@@ -158,12 +160,13 @@ def open_counts(path: Path) -> Interactions:
     Parameters
     ----------
     path : str or path
-        The file. All of it is checked once.
+        The file. All of it is checked once and copied: to memory or, if it is large, to a temporary file beside it.
+        So nothing that happens to the file afterwards changes the counts.
 
     Returns
     -------
     Interactions
-        Its counts stay in the file until they are used.
+        Large counts are on disk and loaded as they are used.
     """
     if os.path.isfile(path) and not is_counts_file(path):
         remedy = "nbmf.store_counts(source, path) writes one"
@@ -181,13 +184,23 @@ def open_counts(path: Path) -> Interactions:
 
 
 def counts_of_users(path: Path, start: int, stop: int) -> sp.csr_array:
-    """Return the rows of a range of users, mapped, from a file that `open_counts` has already checked."""
-    contents = container.open_as("counts", container.read(path, mapped=True, checked=False), VERSION)
-    indptr = contents.array("counts.indptr", "i", None)
-    cells = slice(int(indptr[start]), int(indptr[stop]))
-    data, indices = (contents.array(f"counts.{name}", "iuf", None)[cells] for name in ("data", "indices"))
-    n_items = contents.value("n_items", int)
-    return canonical_csr(data, indices, indptr[start : stop + 1] - indptr[start], (stop - start, n_items))
+    """Return the rows of a range of users, unchecked: compare their `fingerprint` with that of the same rows before."""
+    rows, cells = "counts.indptr", ("counts.data", "counts.indices")
+    contents = container.read(path, ranges={rows: slice(start, stop + 1)})
+    indptr = contents.array(rows, "i", stop - start + 1)
+    wanted = slice(*np.maximum(indptr[[0, -1]], 0).tolist())
+    contents = container.open_as("counts", container.read(path, ranges=dict.fromkeys(cells, wanted)), VERSION)
+    data, indices = (contents.array(name, "i", wanted.stop - wanted.start) for name in cells)
+    return canonical_csr(data, indices, indptr - indptr[0], (stop - start, contents.value("n_items", int)))
+
+
+def fingerprint(matrix: sp.csr_array) -> str:
+    """Return a checksum of whole counts and their places, whatever integers hold them."""
+    digest = sha256()
+    for values in (matrix.data, matrix.indices, np.diff(matrix.indptr)):
+        for start in range(0, len(values), CHECKED_AT_A_TIME):
+            digest.update(values[start : start + CHECKED_AT_A_TIME].astype("<i8").data)
+    return digest.hexdigest()
 
 
 def as_bytes(name: str, size: int | str) -> int:

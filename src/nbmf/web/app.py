@@ -19,6 +19,7 @@ from fastapi.staticfiles import StaticFiles
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
+from pydantic import StringConstraints
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import Scope
@@ -33,12 +34,16 @@ log = logging.getLogger("nbmf.web")
 THREADS = 2  # for answers that take longer than a millisecond; more threads would only wait for each other
 RELOAD_SECONDS = 0.5  # between checks of the model file
 COMPRESSION = 4  # twice as fast as level 6, for 4 % more bytes of plotly.js
+CHOICE = {"include_seen", "allow", "deny"}  # fields of a request that say what may be recommended
 
 Number = Annotated[int, Query(ge=1, le=schema.MOST_ITEMS, description="Largest number of results")]
 Level = Annotated[float | None, Query(gt=0, lt=1, description="Probability of the interval of each item")]
 Text = Annotated[str, Query(max_length=schema.MOST_LETTERS, description="Words to find; empty for the most frequent")]
 User = Annotated[str, Query(max_length=schema.MOST_LETTERS, description="User id")]
 Item = Annotated[str, Query(max_length=schema.MOST_LETTERS, description="Item id")]
+ItemIds = list[Annotated[str, StringConstraints(max_length=schema.MOST_LETTERS)]] | None
+Allow = Annotated[ItemIds, Query(max_length=schema.MOST_QUERIED, description="The only items that may be recommended")]
+Deny = Annotated[ItemIds, Query(max_length=schema.MOST_QUERIED, description="Items not to recommend")]
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": schema.Error, "description": description}
@@ -112,10 +117,11 @@ def _handle_errors(app: FastAPI) -> None:
     async def refused(request: Request, error: HTTPException) -> Response:
         path = request.url.path
         if error.status_code == 404:
-            return refusal(404, f"there is nothing at {path[:100]}")
+            return refusal(404, f"there is nothing at {path[:100]}; the API is described at /openapi.json")
         routes = [route for route in app.routes if getattr(route, "path", "") == path]
         if error.status_code == 405 and routes:  # Starlette names the methods of the first of them only
             methods = {method for route in routes for method in getattr(route, "methods", ())}
+            methods |= {"HEAD"} if "GET" in methods else set()
             return refusal(405, error.detail, {"allow": ", ".join(sorted(methods))})
         return refusal(error.status_code, error.detail, error.headers)
 
@@ -138,14 +144,29 @@ def _add_answers(app: FastAPI, served: ServedModel, ask: Callable[..., Awaitable
         return await ask(lambda views: {**views.card(), "refused": served.refused}, at_once=True)
 
     @app.get("/api/recommend", response_model=schema.Recommendations, summary="Recommend items to a user")
-    async def recommend(user: User, n: Number = 10, level: Level = None, include_seen: bool = False) -> Response:
-        at_once = served.views.is_fast
-        return await ask(lambda views: views.recommend(user, n, level, include_seen), at_once=at_once)
+    async def recommend(
+        user: User,
+        n: Number = 10,
+        level: Level = None,
+        include_seen: bool = False,
+        allow: Allow = None,
+        deny: Deny = None,
+    ) -> Response:
+        choice = {"include_seen": include_seen, "allow": allow, "deny": deny}
+        at_once = served.views.is_fast and allow is None and deny is None
+        return await ask(lambda views: views.recommend(user, n, level, **choice), at_once=at_once)
 
     @app.post("/api/recommend", response_model=schema.Recommendations, summary="Recommend items to a new user")
     async def recommend_for(basket: schema.Basket) -> Response:
-        counts = [(row.item, row.count) for row in basket.items]
-        return await ask(lambda views: views.recommend_for(counts, basket.n, basket.level))
+        counts, choice = [(row.item, row.count) for row in basket.items], basket.model_dump(include=CHOICE)
+        return await ask(lambda views: views.recommend_for(counts, basket.n, basket.level, basket.order, **choice))
+
+    @app.post(
+        "/api/recommend/batch", response_model=schema.BatchRecommendations, summary="Recommend items to several users"
+    )
+    async def recommend_to_all(batch: schema.Batch) -> Response:
+        choice = batch.model_dump(include=CHOICE)
+        return await ask(lambda views: views.recommend_to_all(batch.users, batch.n, batch.level, **choice))
 
     @app.get("/api/explain", response_model=schema.Reasons, summary="Explain a user's score of an item")
     async def explain(user: User, item: Item, n: Number = 10) -> Response:
@@ -159,6 +180,10 @@ def _add_answers(app: FastAPI, served: ServedModel, ask: Callable[..., Awaitable
     @app.get("/api/exposures", response_model=schema.History, summary="List a user's items with their exposures")
     async def exposures(user: User, n: Number = schema.MOST_ITEMS) -> Response:
         return await ask(lambda views: views.history(user, n))
+
+    @app.get("/api/item", response_model=schema.Whole, summary="Describe an item: its counts, users and factors")
+    async def item(item: Item, n: Number = 10) -> Response:
+        return await ask(lambda views: views.item(item, n))
 
     @app.get("/api/similar/items", response_model=schema.Items, summary="List the most similar items")
     async def similar_items(item: Item, n: Number = 10) -> Response:
@@ -176,6 +201,10 @@ def _add_answers(app: FastAPI, served: ServedModel, ask: Callable[..., Awaitable
     async def search_users(q: Text = "", n: Number = 10) -> Response:
         return await ask(lambda views: views.search_users(q, n))
 
+    @app.get("/api/search/factors", response_model=schema.Whole, summary="Search factors by the names of their items")
+    async def search_factors(q: Text = "") -> Response:
+        return await ask(lambda views: views.search_factors(q))
+
     @app.get("/api/factors", response_model=schema.Whole, summary="List the factors with their top items and users")
     async def factors() -> Response:
         return await ask(lambda views: views.factors)
@@ -183,6 +212,10 @@ def _add_answers(app: FastAPI, served: ServedModel, ask: Callable[..., Awaitable
     @app.get("/api/map", response_model=schema.Whole, summary="Place the items on a map")
     async def item_map() -> Response:
         return await ask(lambda views: views.map)
+
+    @app.get("/api/counts", response_model=schema.Whole, summary="Count the training counts by size")
+    async def counts() -> Response:
+        return await ask(lambda views: views.count_sizes)
 
     @app.get("/api/fit", response_model=schema.Whole, summary="Return the objective after each sweep of the fit")
     async def fit() -> Response:
@@ -223,6 +256,7 @@ def _with_examples(description: dict[str, Any], example: dict[str, Any]) -> dict
     shapes = description["components"]["schemas"]
     shapes["Basket"]["example"] = {"items": basket, "n": 5, "level": 0.9}
     shapes["Question"]["example"] = {"items": basket, "item": example["item"], "n": 5}
+    shapes["Batch"]["example"] = {"users": [example["user"]], "n": 5, "deny": [example["item"]]}
     for route in description["paths"].values():
         for operation in route.values():
             for parameter in operation.get("parameters", ()):

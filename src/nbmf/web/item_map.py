@@ -6,18 +6,28 @@ the larger its share of that factor, and on the side of its other factors. Islan
 Nothing is random: equal models have equal maps.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nbmf.estimators.ranking import most_typical
+from nbmf.web.names import factor_name
+
 Array = NDArray[np.float64]
 
+MOST_FACTORS, SHOWN_PER_FACTOR = 200, 8  # factors listed, and items and users listed for each
+SHOWN_SHARES, FACTORS_PER_ITEM = (
+    5,
+    3,
+)  # factors listed for a user, an item or a score, and found for each item searched for
 TURN = np.pi * (3 - np.sqrt(5))  # the angle between sunflower seeds, which fill a disc evenly
 SPACING = 1.0  # between neighbouring items
 STEPS = 400  # in which overlapping islands are pushed apart
-GAP = 1.5  # between islands, in spacings
+GAP = 1.5  # between islands, in spacings, and at least
+LABEL_GAP = 0.08  # of the size of the map, so that a name fits between two islands
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,22 +58,84 @@ def largest_factors(users: NDArray[Any], items: NDArray[Any], n_factors: int, n:
         FactorSummary(
             k,
             float(explained[k]) / total if total > 0 else 0.0,
-            *_most_typical(items[:, k] * of_users[k], item_total, n),
-            *_most_typical(users[:, k] * of_items[k], user_total, n),
+            *_typical(items[:, k] * of_users[k], item_total, n),
+            *_typical(users[:, k] * of_items[k], user_total, n),
         )
         for k in np.argsort(-explained, kind="stable")[:n_factors].tolist()
     ]
 
 
-def _most_typical(expected: NDArray[Any], total: NDArray[Any], n: int) -> tuple[NDArray[np.intp], Array]:
-    """Return the n rows of largest expected count × share of the factor, with these shares."""
-    share = np.divide(expected, total, out=np.zeros(len(total)), where=total > 0)
-    worth = expected * share
-    n = min(n, len(worth))
-    best = np.argpartition(-worth, n - 1)[:n]
-    best = best[np.lexsort((best, -worth[best]))]
-    best = best[worth[best] > 0]
-    return best, share[best].round(4)
+def _typical(expected: NDArray[Any], total: NDArray[Any], n: int) -> tuple[NDArray[np.intp], Array]:
+    """Return the n rows that mark the factor, as `top_items` chooses them, with its share of each, largest first."""
+    best, _, share = most_typical(expected, total, n)
+    order = np.argsort(-share, kind="stable")
+    return best[order], share[order].round(4)
+
+
+def factor_shares(rows: NDArray[Any], others: Array) -> Array:
+    """Return the share of each factor in each of these users or items, given the sums of the other side's factors.
+
+    >>> factor_shares(np.array([[1.0, 1.0], [0.0, 0.0]]), np.array([1.0, 3.0]))
+    array([[0.25, 0.75],
+           [0.5 , 0.5 ]])
+    """
+    expected = rows * others
+    total = expected.sum(axis=1, keepdims=True)
+    equal = np.full(expected.shape, 1 / expected.shape[1])
+    return np.asarray(np.divide(expected, total, out=equal, where=total > 0))
+
+
+class Factors:
+    """The factors of a model: ranked by size, named by typical items, and found again in users and items."""
+
+    def __init__(self, users: NDArray[Any], items: NDArray[Any], names: Sequence[str]) -> None:
+        self.users, self.items = users, items
+        self.sums = tuple(side.sum(axis=0, dtype=np.float64) for side in (users, items))
+        self.largest = largest_factors(users, items, MOST_FACTORS, SHOWN_PER_FACTOR)
+        ranked = np.argsort(-self.sums[0] * self.sums[1], kind="stable").tolist()
+        named = {one.factor: factor_name(names[place] for place in one.items.tolist()) for one in self.largest}
+        self.labels = {
+            k: {"factor": k, "rank": n, "name": named.get(k) or f"Factor {n + 1}"} for n, k in enumerate(ranked)
+        }
+
+    def of_user(self, place: int) -> list[dict[str, Any]]:
+        """Return the factors with the largest shares of a user's expected counts."""
+        return self._leading(factor_shares(self.users[[place]], self.sums[1])[0])
+
+    def of_item(self, place: int) -> list[dict[str, Any]]:
+        """Return the factors with the largest shares of an item's expected counts."""
+        return self._leading(factor_shares(self.items[[place]], self.sums[0])[0])
+
+    def _leading(self, shares: Array) -> list[dict[str, Any]]:
+        best = np.argsort(-shares, kind="stable")[:SHOWN_SHARES].tolist()
+        return [{**self.labels[k], "share": round(float(shares[k]), 4)} for k in best]
+
+    def of_items(self, places: Sequence[int]) -> list[tuple[dict[str, Any], NDArray[np.intp], Array]]:
+        """Return each factor that is among the largest of one of these items, with these items and its shares."""
+        found, shares = np.array(places, np.intp), factor_shares(self.items[list(places)], self.sums[0])
+        best = np.argsort(-shares, axis=1, kind="stable")[:, :FACTORS_PER_ITEM]
+        answer = []
+        for k, label in self.labels.items():
+            rows = np.flatnonzero((best == k).any(axis=1))
+            rows = rows[np.argsort(-shares[rows, k], kind="stable")][:SHOWN_PER_FACTOR]
+            if len(rows):
+                answer.append((label, found[rows], shares[rows, k].round(4)))
+        return answer
+
+
+def sizes_of(counts: NDArray[Any]) -> list[dict[str, int]]:
+    """Return how many counts there are from each of 0, 1, 2, 3, 4, 5, 10, 20, 50, 100, … up to the next.
+
+    >>> sizes_of(np.array([3, 3, 4, 12]))[:2]
+    [{'least': 3, 'below': 4, 'n': 2}, {'least': 4, 'below': 5, 'n': 1}]
+    """
+    edges = [0, 1, 2, 3, 4, 5, 10]
+    while counts.size and edges[-1] <= counts.max():
+        edges.append(round(edges[-1] * (2.5 if str(edges[-1])[0] == "2" else 2)))
+    n = np.histogram(counts, edges)[0].tolist()
+    held = [place for place, found in enumerate(n) if found]
+    kept = range(held[0], held[-1] + 1) if held else ()
+    return [{"least": edges[k], "below": edges[k + 1], "n": n[k]} for k in kept]
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,15 +147,13 @@ class ItemMap:
     share: Array  # of that factor in each item
     middle: Array  # of each factor's island, factors × 2
     radius: Array  # of each factor's island, 0 without items
-    rank: NDArray[np.intp]  # of each factor by expected counts, from 0
 
 
 def draw_map(users: NDArray[Any], items: NDArray[Any]) -> ItemMap:
     """Place items by their shares of the factors; users and items are users × K and items × K."""
-    expected = items * users.sum(axis=0, dtype=np.float64)
-    per_item, per_factor = expected.sum(axis=1, keepdims=True), expected.sum(axis=0)
-    n_items, n_factors = expected.shape
-    shares = np.divide(expected, per_item, out=np.full_like(expected, 1 / n_factors), where=per_item > 0)
+    of_users = users.sum(axis=0, dtype=np.float64)
+    shares, per_factor = factor_shares(items, of_users), of_users * items.sum(axis=0, dtype=np.float64)
+    n_items, n_factors = shares.shape
     # The largest factors dominate every item, so an item belongs to the factor it has most of relative to the average.
     average = np.maximum(per_factor / max(float(per_factor.sum()), np.finfo(float).tiny), 1e-9)
     factor = np.argmax(shares**1.5 / np.sqrt(average), axis=1)
@@ -94,8 +164,7 @@ def draw_map(users: NDArray[Any], items: NDArray[Any]) -> ItemMap:
     for k in np.flatnonzero(sizes).tolist():
         members = np.flatnonzero(factor == k)
         place[members] = middle[k] + _on_island(shares[members], k, middle)
-    rank = np.argsort(np.argsort(-per_factor, kind="stable"), kind="stable")
-    return ItemMap(place, factor, shares[np.arange(n_items), factor], middle, radius, rank)
+    return ItemMap(place, factor, shares[np.arange(n_items), factor], middle, radius)
 
 
 def _neighbourhood(shares: Array) -> Array:
@@ -117,8 +186,9 @@ def _neighbourhood(shares: Array) -> Array:
 
 def _push_apart(plane: Array, radius: Array) -> Array:
     """Return the middles of islands, drawn together and pushed apart until none overlap."""
-    middle = plane * 2.5 * np.sqrt((radius**2).sum())
-    reach = radius[:, None] + radius + GAP * SPACING
+    size = np.sqrt((radius**2).sum())
+    middle = plane * 2.5 * size
+    reach = radius[:, None] + radius + max(GAP * SPACING, LABEL_GAP * size)
     for step in range(STEPS):
         apart = middle[:, None] - middle
         distance = np.sqrt((apart**2).sum(axis=2)) + np.eye(len(middle))

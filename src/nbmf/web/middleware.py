@@ -2,8 +2,10 @@
 
 import asyncio
 import hmac
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from urllib.parse import quote
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.exceptions import HTTPException
@@ -13,9 +15,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nbmf.inference.progress import Stopwatch
 
+log = logging.getLogger("nbmf.access")  # one line per request, where somebody listens; see `LOGGED`
+
+LOGGED = ("client", "method", "path", "status", "milliseconds", "bytes")  # the arguments of each line
+MOST_LOGGED = 200  # characters of a path
+ANY = "*"  # among the names of a server: any name
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "PATCH", "DELETE"})
-OPEN = frozenset({"/", "/favicon.svg", "/favicon.ico", "/health", "/ready"})  # need no token, like /static/
+PROBES = frozenset({"/health", "/ready"})  # answer under any name: balancers and kubelets ask by address
+OPEN = frozenset({"/", "/favicon.svg", "/favicon.ico", *PROBES})  # need no token, like /static/
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -68,10 +76,13 @@ class Guard:
         await (self._answer if scope["type"] == "http" else self.app)(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        watch, status = Stopwatch(), 0
+        watch, status, n_bytes = Stopwatch(), 0, 0
+        # a HEAD is answered as a GET; the server process leaves out the body
+        asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
 
         async def send_and_note(message: Message) -> None:
-            nonlocal status
+            nonlocal status, n_bytes
+            n_bytes += len(message.get("body", b""))
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = [*message.get("headers", ()), *HEADERS]
@@ -83,7 +94,7 @@ class Guard:
             self._admit(scope)
             buffered = await self._read_body(scope, receive)
             async with asyncio.timeout(self.limits.seconds):
-                await self.app(scope, buffered, send_and_note)
+                await self.app(asked, buffered, send_and_note)
         except HTTPException as error:
             await refusal(error.status_code, error.detail, error.headers)(scope, receive, send_and_note)
         except TimeoutError:
@@ -94,16 +105,21 @@ class Guard:
             self.in_flight -= 1
             # only our own routes become labels: clients may ask for any path
             other = "/static/{name}" if scope["path"].startswith("/static/") else "other"
-            route = getattr(scope.get("route"), "path", other)
-            method = scope["method"] if scope["method"] in METHODS else "other"
+            route = getattr(asked.get("route"), "path", other)
+            method, seconds = scope["method"] if scope["method"] in METHODS else "other", watch.seconds
             self.requests.labels(method, route, status).inc()
-            self.seconds.labels(route).observe(watch.seconds)
+            self.seconds.labels(route).observe(seconds)
+            if log.isEnabledFor(logging.INFO):  # without the query, which names users
+                client, path = (scope.get("client") or ("-",))[0], quote(scope["path"][:MOST_LOGGED])
+                sent = 0 if method == "HEAD" else n_bytes
+                log.info("%s %s %s %d %s ms %d bytes", client, method, path, status, round(1000 * seconds, 1), sent)
 
     def _admit(self, scope: Scope) -> None:
         """Raise an error if this request must be refused."""
         headers, path = scope["headers"], scope["path"]
-        hosts = [value for name, value in headers if name == b"host"]
-        if len(hosts) != 1 or host_name(hosts[0].decode("latin-1")) not in self.access.hosts:
+        # metrics are a probe too, but only if the token keeps them from sites that point their name here
+        is_probe = path in PROBES or (path == "/metrics" and self.access.token is not None)
+        if not is_probe and not self._is_ours([value for name, value in headers if name == b"host"]):
             raise HTTPException(421, "unknown host name; to accept it, start the server with --allow-host NAME")
         is_open = path in OPEN or path.startswith("/static/")
         # before a page of another site may send a token, its browser sends this request without one
@@ -115,6 +131,11 @@ class Guard:
                 raise HTTPException(401, needed, {"www-authenticate": "Bearer"})
         if self.in_flight > self.limits.in_flight:
             raise HTTPException(503, f"{self.limits.in_flight} requests are in flight; try again in a second", RETRY)
+
+    def _is_ours(self, hosts: list[bytes]) -> bool:
+        if len(hosts) != 1:
+            return False
+        return ANY in self.access.hosts or host_name(hosts[0].decode("latin-1")) in self.access.hosts
 
     async def _read_body(self, scope: Scope, receive: Receive) -> Receive:
         """Read the whole body, unless it is too long, and return a `receive` that delivers it."""

@@ -75,15 +75,16 @@ def listen(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
 
 
-def make_server(guard: Guard) -> Server:
-    """Return a server for the application, ready to `run(sockets=[…])`."""
+def make_server(guard: Guard, log_level: str = "warning") -> Server:
+    """Return a server for the application, ready to `run(sockets=[…])`; it logs as the process is set up to."""
     config = uvicorn.Config(
         guard,
         lifespan="on",
         http=type("Protocol", (_TimedProtocol,), {"header_seconds": guard.limits.header_seconds}),
         ws="none",
         access_log=False,
-        log_level="warning",
+        log_level=log_level,
+        log_config=None,
         server_header=False,
         proxy_headers=False,
         backlog=BACKLOG,

@@ -55,7 +55,7 @@ class ServedModel:
             if is_new:
                 self.views = views
                 self.n_loaded += 1
-                log.warning("%s has changed, now serving model %s", self.path, views.mark)
+                log.info("%s has changed, now serving model %s", self.path, views.mark)
             return is_new
 
 

@@ -1,13 +1,15 @@
 # ruff: noqa: D101 (most of these say what they are by their names and fields)
 """Shapes of requests and answers, for validation and for OpenAPI. Answers are written straight from the views."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
 
 Id = int | float | str
 MOST_ITEMS = 1000  # in a basket and in an answer
 MOST_LETTERS = 500  # of an id or a search
+MOST_QUERIED = 50  # ids in a list of a GET: an address has no room for more
+MOST_USERS, MOST_OF_EACH = 1000, 100  # users in a batch, and items for each of them
 
 GivenId = (
     Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)]
@@ -25,12 +27,31 @@ class Count(Shape):
     count: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 1.0
 
 
-class Basket(Shape):
+Listed = Annotated[list[GivenId], Field(max_length=MOST_ITEMS)]
+
+
+class Wanted(Shape):
+    """What may be recommended, and with what."""
+
+    level: Annotated[float | None, Field(gt=0, lt=1, description="Probability of the interval of each item")] = None
+    include_seen: Annotated[StrictBool, Field(description="Whether to include what a user already has")] = False
+    allow: Annotated[Listed | None, Field(description="The only items that may be recommended")] = None
+    deny: Annotated[Listed | None, Field(description="Items not to recommend")] = None
+
+
+class Basket(Wanted):
     """Items of a user who need not be in the training data. Counts of an item that occurs twice are added."""
 
     items: Annotated[list[Count], Field(max_length=MOST_ITEMS)]
     n: Annotated[int, Field(ge=1, le=MOST_ITEMS)] = 10
-    level: Annotated[float | None, Field(gt=0, lt=1, description="Probability of the interval of each item")] = None
+    order: Annotated[Literal["score", "lift"], Field(description="lift: by share, relative to all counts")] = "score"
+
+
+class Batch(Wanted):
+    """Users of the model, each of whom is recommended n items."""
+
+    users: Annotated[list[GivenId], Field(max_length=MOST_USERS)]
+    n: Annotated[int, Field(ge=1, le=MOST_OF_EACH)] = 10
 
 
 class Question(Shape):
@@ -60,11 +81,33 @@ class Recommended(Named):
     score: float | None
     interval: Annotated[list[int], Field(min_length=2, max_length=2)] | None = None
     at_least_one: float | None = None
+    lift: float | None = None
 
 
 class Recommendations(Answer):
     user: Id | None
     items: list[Recommended]
+    basket: Annotated[list[Named] | None, Field(description="The items of the request, if it has any")] = None
+
+
+class FactorShare(Shape):
+    """A factor: its position in the model, its rank by size from 0, and its share in a user or an item."""
+
+    factor: int
+    rank: int
+    name: str
+    share: float | None
+
+
+class UserRecommendations(Shape):
+    user: Id
+    items: list[Recommended]
+
+
+class BatchRecommendations(Answer):
+    """Recommendations for each user of a batch, in the order of the request."""
+
+    users: list[UserRecommendations]
 
 
 class UserItem(Named):
@@ -80,6 +123,7 @@ class History(Answer):
     user: Id
     n_items: int
     items: list[UserItem]
+    factors: Annotated[list[FactorShare], Field(description="Largest shares of the user's expected counts")] = []
 
 
 class Part(Named):
@@ -92,14 +136,30 @@ class Others(Shape):
     contribution: float | None
 
 
+class FactorPart(Shape):
+    """A factor: its position in the model, its rank by size from 0, and its part of a score."""
+
+    factor: int
+    rank: int
+    name: str
+    contribution: float | None
+
+
+class OtherFactors(Shape):
+    n_factors: int
+    contribution: float | None
+
+
 class Reasons(Answer):
-    """Where a score comes from: it is the sum of the parts, the others and the prior."""
+    """Where a score comes from: it is the sum of the parts, the others and the prior, and that of all factors."""
 
     user: Id | None
     item: Id
     name: str
     score: float | None
     prior: float | None
+    factors: list[FactorPart]
+    other_factors: OtherFactors
     parts: list[Part]
     others: Others
 

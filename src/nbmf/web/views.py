@@ -11,15 +11,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from nbmf.data.ids import Lookup
-from nbmf.web.item_map import draw_map, largest_factors
+from nbmf.web.item_map import SHOWN_SHARES, Factors, draw_map, sizes_of
 from nbmf.web.names import Index
 
 Plain = dict[str, Any]
 Counts = Iterable[tuple[Any, float]]  # items and their counts; those of an item that occurs twice are added
+Given = Iterable[Any] | None  # ids as they arrive
 
 FAST_CELLS = 2_000_000  # items × factors up to which the scores of one user take less than a millisecond
 MOST_MAPPED = 20_000  # items on the map: those with most users
-MOST_FACTORS, SHOWN_PER_FACTOR = 200, 8  # factors listed, and items and users listed for each
+MOST_MATCHES = 100  # items that a search of the factors considers
+LIFT_AMONG = 200  # items of largest score that are ranked by lift; the lift of rare items is mostly noise
+N_EXAMPLES = 25  # users to look at, one after the other
 
 
 class NoAnswerError(Exception):
@@ -33,7 +36,8 @@ class UnknownIdError(NoAnswerError):
 def abilities(model: Any) -> dict[str, bool]:
     """Return which questions a model can answer."""
     has_factors = hasattr(model, "user_factors_") and hasattr(model, "item_factors_")
-    models_counts = hasattr(model, "concentration_")  # item–item models of other targets do not
+    # item–item models of other targets have no concentration, and logarithms no distribution of counts
+    models_counts = hasattr(model, "concentration_") and getattr(model.result_, "target", "counts") != "log1p"
     methods = ("explain", "explain_for", "recommend_for", "similar_items", "similar_users")
     return {
         **{name: hasattr(model, name) for name in methods},
@@ -60,9 +64,16 @@ class Views:
         self.counts = model.result_.counts  # users × items, as fitted
         self.n_users = np.bincount(self.counts.indices, minlength=len(self.names))  # of each item
         self.n_items = np.diff(self.counts.indptr)  # of each user
+        self.median_total = plain(float(np.median(self.counts.sum(axis=1))))
         # ids to start with: a user with more items than most, and the item with most users
-        [user] = model.users_[[np.argsort(self.n_items, kind="stable")[len(self.n_items) * 3 // 4]]].tolist()
+        by_size = np.argsort(self.n_items, kind="stable")
+        [user] = model.users_[[by_size[len(by_size) * 3 // 4]]].tolist()
         self.example = {"user": user, "item": model.items_[[np.argmax(self.n_users)]].tolist()[0]}
+        # users with few and with many items in turns
+        places = np.unique(np.linspace(0, len(by_size) - 1, N_EXAMPLES).astype(int))
+        self.example_users = model.users_[
+            by_size[places[np.argsort((np.arange(len(places)) * 7 + 12) % N_EXAMPLES)]]
+        ].tolist()
         self._item_index = Index(self.names, self.n_users)
         self._user_index = Index([str(user) for user in model.users_.tolist()], self.n_items)
         # where ranking items for a known user takes less time than handing the work to another thread
@@ -79,6 +90,7 @@ class Views:
             "n_users": len(self.users.ids),
             "n_items": len(self.items.ids),
             "n_counts": int(self.n_items.sum()),
+            "median_total": self.median_total,
             "n_factors": int(model.item_factors_.shape[1]) if self.abilities["factors"] else None,
             "concentration": plain(float(np.mean(concentration))) if concentration.size else None,
             "has_names": self.has_names,
@@ -89,18 +101,24 @@ class Views:
                 "ending": getattr(model, "ending_", None),
                 "seconds": None if self.seconds is None else self.seconds[-1],
             },
-            "scores_are_counts": getattr(model, "target", "counts") == "counts"
-            and not getattr(model, "binarize", False),
+            "scores_are_counts": model.result_.target == "counts",
             "can": self.abilities,
             "example": self.example,
+            "example_users": self.example_users,
         }
 
     def fit(self) -> Plain:
-        """Return the objective after each sweep and, if recorded, the seconds up to then."""
+        """Return the objective after each sweep, the seconds up to then if recorded, and `tol` if it is relative."""
         self._need("fit")
         objective = plain(self.model.objective_)
         seconds = list(self.seconds) if self.seconds and len(self.seconds) == len(objective) else None
-        return {"model": self.mark, "objective": objective, "seconds": seconds}
+        tol = plain(self.model.tol) if self.abilities["factors"] else None
+        return {"model": self.mark, "objective": objective, "seconds": seconds, "tol": tol}
+
+    @cached_property
+    def count_sizes(self) -> Plain:
+        """How many counts there are of each size."""
+        return {"model": self.mark, "sizes": sizes_of(self.counts.data)}
 
     def warm_up(self) -> None:
         """Ask each kind of question once, so that code is compiled and lookups are made before the first client."""
@@ -112,25 +130,62 @@ class Views:
             self.recommend_for([(item, 1)], 1, 0.9)
         if self.abilities["explain"]:
             self.explain(user, item, 1)
+        if self.abilities["similar_items"]:
+            self.similar_items(item, 1)
+        if self.abilities["similar_users"]:
+            self.similar_users(user, 1)
 
-    def recommend(self, user: str, n: int, level: float | None = None, include_seen: bool = False) -> Plain:
-        """Return the best items for a user; with a level, also an interval of each count, and P(y ≥ 1)."""
-        known = self._id(self.users, user)
-        best = self.model.recommend(known, n=n, exclude_seen=not include_seen)
-        return {"model": self.mark, "user": known, "items": self._ranked(best, "predictive", known, level)}
+    def recommend(self, user: str, n: int, level: float | None = None, **choice: Any) -> Plain:
+        """Return the best items for a user; with a level, also an interval of each count, and P(y ≥ 1).
 
-    def recommend_for(self, counts: Counts, n: int, level: float | None = None) -> Plain:
-        """Return the same for a user who is not in the training data."""
+        The choice is made by `include_seen`, and by `allow` and `deny`, lists of item ids.
+        """
+        [found] = self.recommend_to_all([user], n, level, **choice)["users"]
+        return {"model": self.mark, **found}
+
+    def recommend_to_all(self, users: Iterable[Any], n: int, level: float | None = None, **choice: Any) -> Plain:
+        """Return the best items for each of several users."""
+        known = [self._id(self.users, str(user)) for user in users]
+        best = self.model.recommend(known, n=n, **self._filter(**choice))
+        ranked = (self._ranked(best, row, "predictive", user, level) for row, user in enumerate(known))
+        found = [{"user": user, "items": items} for user, items in zip(known, ranked, strict=True)]
+        return {"model": self.mark, "users": found}
+
+    def recommend_for(
+        self, counts: Counts, n: int, level: float | None = None, order: str = "score", **choice: Any
+    ) -> Plain:
+        """Return the best items for a user who is not in the training data, and the names of the items given.
+
+        The order "lift" ranks those of largest score by their share of all scores relative to that of all counts.
+        """
         self._need("recommend_for")
-        basket = self._basket(counts)
-        best = self.model.recommend_for(basket, n=n)
-        return {"model": self.mark, "user": None, "items": self._ranked(best, "predictive_for", basket, level)}
+        basket, by_lift = self._basket(counts), order == "lift"
+        best = self.model.recommend_for(basket, n=len(self.names) if by_lift else n, **self._filter(**choice))
+        items = self._ranked(best, 0, "predictive_for", basket, level, n if by_lift else None)
+        given = self._rows(np.array(list(basket), self.items.ids.dtype))
+        return {"model": self.mark, "user": None, "items": items, "basket": given}
 
-    def _ranked(self, best: Any, method: str, whose: Any, level: float | None) -> list[Plain]:
-        found = ~np.isneginf(best.scores[0])
+    def _filter(self, include_seen: bool = False, allow: Given = None, deny: Given = None) -> Plain:
+        """Return what may be recommended, in the model's own terms."""
+        lists = {
+            name: [self._id(self.items, str(item)) for item in given]
+            for name, given in (("allow", allow), ("deny", deny))
+            if given is not None
+        }
+        return {"exclude_seen": not include_seen, **lists}
+
+    def _ranked(
+        self, best: Any, row: int, method: str, whose: Any, level: float | None, n_by_lift: int | None = None
+    ) -> list[Plain]:
+        found = ~np.isneginf(best.scores[row])
         # with fewer than n items left, ids are objects that stand beside None
-        items = best.items[0][found].astype(self.items.ids.dtype)
-        columns = {"score": best.scores[0][found]}
+        items = best.items[row][found].astype(self.items.ids.dtype)
+        columns = {"score": best.scores[row][found]}
+        if n_by_lift is not None:
+            score, total = columns["score"], np.asarray(self.counts.sum(axis=0))[self.items.positions(items)]
+            lift = score / np.maximum(total, 1) * (total.sum() / max(float(score.sum()), 1e-300))
+            order = np.argsort(-lift[:LIFT_AMONG], kind="stable")[:n_by_lift]
+            items, columns = items[order], {"score": score[order], "lift": lift[order]}
         if level is not None and len(items) and self.abilities[method]:
             # some models have a distribution of counts under some of their settings only
             with suppress(ValueError, AttributeError):
@@ -152,7 +207,27 @@ class Views:
             order = np.argsort(-row.data, kind="stable")
             items, columns = self.items.ids[row.indices[order]], {"count": row.data[order]}
         rows = self._rows(items[:n], **{name: values[:n] for name, values in columns.items()})
-        return {"model": self.mark, "user": known, "n_items": len(items), "items": rows}
+        factors = self._factors.of_user(self.users.positions(known)[0]) if self.abilities["factors"] else []
+        return {"model": self.mark, "user": known, "n_items": len(items), "items": rows, "factors": factors}
+
+    def item(self, item: str, n: int) -> Plain:
+        """Return an item: how often it was taken and by whom, and the factors it consists of."""
+        known = self._id(self.items, item)
+        [place] = self.items.positions(known)
+        cells = np.flatnonzero(self.counts.indices == place)
+        counts = self.counts.data[cells]
+        order = np.argsort(-counts, kind="stable")[:n]
+        users = np.searchsorted(self.counts.indptr, cells[order], side="right") - 1
+        return {
+            "model": self.mark,
+            "item": known,
+            "name": self.names[place],
+            "n_users": len(cells),
+            "total": plain(float(counts.sum())),
+            "sizes": sizes_of(counts),
+            "users": table(user=self.users.ids[users], count=counts[order]),
+            "factors": self._factors.of_item(place) if self.abilities["factors"] else [],
+        }
 
     def explain(self, user: str, item: str, n: int) -> Plain:
         """Return how much each of a user's items contributes to the score of another item."""
@@ -166,7 +241,12 @@ class Views:
 
     def _reasons(self, found: Any, n: int) -> Plain:
         [place] = self.items.positions(found.item)
-        others = np.asarray(found.contributions[n:])
+        others, factors = np.asarray(found.contributions[n:]), []
+        if found.components is not None and self.abilities["factors"]:
+            parts = zip(found.components.tolist(), found.component_scores.tolist(), strict=True)
+            factors = [{**self._factors.labels[k], "contribution": plain(part)} for k, part in parts]
+        large = [one for one in factors[:SHOWN_SHARES] if one["contribution"] > 0.02 * found.score]
+        small = sum(one["contribution"] for one in factors[len(large) :])
         return {
             "model": self.mark,
             "user": found.user,
@@ -174,6 +254,8 @@ class Views:
             "name": self.names[place],
             "score": plain(float(found.score)),
             "prior": plain(float(found.prior)),
+            "factors": large,
+            "other_factors": {"n_factors": len(factors) - len(large), "contribution": plain(float(small))},
             "parts": self._rows(found.items[:n], count=found.counts[:n], contribution=found.contributions[:n]),
             "others": {"n_items": len(others), "contribution": plain(float(others.sum()))},
         }
@@ -207,21 +289,29 @@ class Views:
         return {"model": self.mark, "users": table(user=self.users.ids[found], n_items=self.n_items[found])}
 
     @cached_property
+    def _factors(self) -> Factors:
+        self._need("factors")
+        return Factors(self.model.user_factors_, self.model.item_factors_, self.names)
+
+    @cached_property
     def factors(self) -> Plain:
         """The largest factors, with their share of all expected counts and their most typical items and users."""
-        self._need("factors")
-        users, items = self.model.user_factors_, self.model.item_factors_
         factors = [
             {
-                "factor": one.factor,
-                "rank": rank,
+                **self._factors.labels[one.factor],
                 "share": plain(one.share),
                 "items": self._rows(self.items.ids[one.items], share=one.item_shares),
                 "users": table(user=self.users.ids[one.users], share=one.user_shares),
             }
-            for rank, one in enumerate(largest_factors(users, items, MOST_FACTORS, SHOWN_PER_FACTOR))
+            for one in self._factors.largest
         ]
-        return {"model": self.mark, "n_factors": int(items.shape[1]), "factors": factors}
+        return {"model": self.mark, "n_factors": len(self._factors.labels), "factors": factors}
+
+    def search_factors(self, wanted: str) -> Plain:
+        """Return the factors of all items whose names contain the words, each with those items."""
+        found = self._factors.of_items(self._item_index.find(wanted, MOST_MATCHES))
+        factors = [{**label, "items": self._rows(self.items.ids[rows], share=share)} for label, rows, share in found]
+        return {"model": self.mark, "factors": factors}
 
     @cached_property
     def map(self) -> Plain:
@@ -231,10 +321,11 @@ class Views:
         shown = np.sort(np.argsort(-self.n_users, kind="stable")[:MOST_MAPPED])
         islands = np.flatnonzero(drawn.radius > 0)
         (x, y), middle = drawn.place[shown].T.round(2), drawn.middle[islands].round(2)
-        ranks, radius = drawn.rank[islands], drawn.radius[islands].round(2)
+        radius, n_items = drawn.radius[islands].round(2), np.bincount(drawn.factor)[islands]
         return {
             "model": self.mark,
             "n_items": len(self.items.ids),
+            "n_factors": len(drawn.radius),
             "item": self.items.ids[shown].tolist(),
             "name": [self.names[place] for place in shown.tolist()],
             "x": x.tolist(),
@@ -242,7 +333,10 @@ class Views:
             "factor": drawn.factor[shown].tolist(),
             "share": drawn.share[shown].round(3).tolist(),
             "n_users": self.n_users[shown].tolist(),
-            "islands": table(factor=islands, rank=ranks, x=middle[:, 0], y=middle[:, 1], radius=radius),
+            "islands": [
+                {**self._factors.labels[row["factor"]], **row}
+                for row in table(factor=islands, x=middle[:, 0], y=middle[:, 1], radius=radius, n_items=n_items)
+            ],
         }
 
     def _need(self, ability: str) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nbmf.evaluation.experiments.paper import Entry, Verdict, all_claims, judge, together
+from nbmf.evaluation.experiments.paper import Entry, Verdict, all_claims, judge, tally, together
 from small_study import as_in_the_paper, constructed
 
 
@@ -16,7 +16,10 @@ def test_the_rule():
     assert together([holds, holds]) == holds
     assert together([holds, undecided]) == undecided
     assert together([holds, undecided, fails]) == fails
-    assert together([]) == undecided
+    assert together([]) == Verdict.UNTESTED
+    assert tally([fails, undecided]) == "0 of 2 claims hold, 1 does not hold, 1 is undecided."
+    assert tally([holds] * 7) == "7 of 7 claims hold."
+    assert tally([holds, holds, Verdict.UNTESTED, Verdict.UNTESTED]) == "2 of 4 claims hold, 2 were not tested."
 
 
 def test_claims_follow_from_the_rows(study, tmp_path):
@@ -36,7 +39,7 @@ def test_claims_follow_from_the_rows(study, tmp_path):
 def test_a_grid_without_the_claimed_components_decides_nothing(study, tmp_path):
     results = constructed(study, tmp_path, as_in_the_paper, components=(5, 20))
     by_name = {claim.name: claim for claim in all_claims(results)}
-    assert by_name["nbmf peaks at 50"].verdict == Verdict.UNDECIDED
+    assert by_name["nbmf peaks at 50"].verdict == Verdict.UNTESTED
     assert "nothing to compare" in by_name["nbmf peaks at 50"].measured
     assert by_name["binarized_pf peaks at 20"].verdict == Verdict.HOLDS
 

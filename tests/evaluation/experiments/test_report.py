@@ -2,8 +2,22 @@
 
 import re
 
-from nbmf.evaluation.experiments.paper import Verdict
-from nbmf.evaluation.experiments.report import as_html, bold, literal, table
+from nbmf.evaluation.experiments.paper import Verdict, all_claims, kept_portrait, tally
+from nbmf.evaluation.experiments.report import as_html, bold, literal, table, write_report
+
+
+def test_a_report_opens_with_its_verdict_and_draws_for_every_screen(results):
+    page = write_report(results, kept_portrait(results), "nbmf reproduce")
+    title, verdict, *_ = page.with_suffix(".md").read_text().split("\n\n")
+    assert title.startswith("# ")
+    assert verdict == bold(tally(claim.verdict for claim in all_claims(results)))
+    html = page.read_text()
+    assert html.count("<picture>") == html.count('<source media="(max-width: 40rem)"') == 6
+    assert "image/png" not in html
+    headings = re.findall(r"<h2>(.*?)</h2>", html)
+    assert not [heading for heading in headings if heading.startswith(("NDCG with", "rel_"))]
+    assert [heading for heading in headings if "(rel_A)" in heading]
+    assert 'class="verdict' in html
 
 
 def test_pages_show_every_text_as_it_is(tmp_path):

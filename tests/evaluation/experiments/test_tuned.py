@@ -92,6 +92,7 @@ def test_trials_are_given_the_training_counts_and_nothing_else(parts, tmp_path, 
     assert all(stages == ["start"] and shared.test is test for shared, stages in finals)
 
 
+@pytest.mark.filterwarnings("ignore:.* of pairs that were fitted")
 def test_other_test_counts_change_no_trial(parts, ended, tmp_path, one_process):
     train, test = parts
     poisoned = replace(test, matrix=sp.csr_array(test.matrix[:, ::-1] * 7))
@@ -120,7 +121,7 @@ if __name__ == "__main__":
 def test_a_comparison_that_was_killed_resumes_where_it_stopped(parts, ended, tmp_path, one_process, after):
     script, folder = tmp_path / "killed.py", tmp_path / "folder"
     if after == 9:  # once in earnest; the others from what it would have left
-        script.write_text(KILLED.format(tests=str(Path(__file__).parents[1]), folder=str(folder), after=after))
+        script.write_text(KILLED.format(tests=str(Path(__file__).parents[2]), folder=str(folder), after=after))
         killed = subprocess.run([sys.executable, script], check=False, timeout=300)
         assert killed.returncode == -signal.SIGKILL
     else:

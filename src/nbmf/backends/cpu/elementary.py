@@ -6,19 +6,19 @@ They are compiled as written, without reordering, so that a number gives the sam
 from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic, overload
+
+from nbmf.backends.cpu.compiler import compiler
 
 LN_2 = 0.6931471805599453
 _SQRT_HALF, _SQRT_HALF_SINGLE = 0x3FE6A09E667F3BCD, 0x3F3504F3  # the bits of √½
 # a literal number is a double and would make doubles of all it meets
 _TWO, _THIRD, _FIFTH, _SEVENTH, _NINTH = map(np.float32, (2, 1 / 3, 1 / 5, 1 / 7, 1 / 9))
 
-# `fastmath` unsaid would be the caller's; division by zero gives infinity, as a test for it keeps loops scalar
-compiled: Callable[[Any], Any] = numba.njit(fastmath=False, cache=True, nogil=True, error_model="numpy")
+compiled = compiler(fastmath=False)  # unsaid it would be the caller's
 _intrinsic: Callable[[Any], Any] = intrinsic
 _overload: Callable[..., Any] = overload
 

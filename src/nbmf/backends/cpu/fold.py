@@ -63,7 +63,7 @@ def _expose(w, rest, n_unseen, concentrations, shared, seen, clusters, counts, i
 
 
 @compiled
-def _update(bayesian, shape, rate, allocated, exposed, mean, geometric_mean, before):
+def _update(bayesian, shape, rate, allocated, exposed, most, mean, geometric_mean, before):
     """Eq. (update_w), or (nmfW) for points; return the change of the row relative to its size."""
     before[:] = mean
     if bayesian:
@@ -72,9 +72,9 @@ def _update(bayesian, shape, rate, allocated, exposed, mean, geometric_mean, bef
             z, _, drop, _ = gamma_moments(a)
             mean[k] = a / b
             geometric_mean[k] = z / b * exp(-drop)
-    else:  # where nothing is exposed no value of a point changes the likelihood: the old one stays
+    else:  # see `OnHost.quotient`
         for k in range(len(mean)):
-            mean[k] = allocated[k] / exposed[k] if exposed[k] > 0.0 else before[k]
+            mean[k] = min(allocated[k] / exposed[k], most) if exposed[k] > 0.0 else before[k]
         geometric_mean[:] = mean
     change, size = 0.0, 0.0
     for k in range(len(mean)):
@@ -86,7 +86,7 @@ def _update(bayesian, shape, rate, allocated, exposed, mean, geometric_mean, bef
 @compiled
 def fold_rows(
     start, stop, indptr, indices, counts, concentrations, geometric, means, labels, sizes, sums,
-    bayesian, shape, rates, own_rates, least, least_sum, tol, most, mean, allocated, exposed, steps,
+    bayesian, shape, rates, own_rates, least, least_sum, largest, tol, most, mean, allocated, exposed, steps,
 ):  # fmt: skip
     """Repeat each row's update until it changes the row by less than `tol` of its size, or `most` times.
 
@@ -94,9 +94,10 @@ def fold_rows(
     which may be 1; infinity is Poisson. `geometric` and `means` are those of the fixed side, columns × K; `sizes` and
     `sums` have the number of columns and the sum of their means per cluster. One cluster per column makes exposures
     exact; Poisson needs only one in all. If `bayesian` rows have gamma posteriors, with the prior (shape, rate of the
-    row), else points. With `own_rates` a row's prior rate is shape · K / Σ_k ⟨w_k⟩, anew in each step, with a sum of at
-    least `least_sum`. λ, which may underflow, is at least `least`. `mean` comes with the start, which serves as
-    geometric means too; `allocated`, `exposed` and `rates` become what the last update was made of.
+    row), else points, which are at most `largest`. With `own_rates` a row's prior rate is shape · K / Σ_k ⟨w_k⟩, anew
+    in each step, with a sum of at least `least_sum`. λ, which may underflow, is at least `least`. `mean` comes with the
+    start, which serves as geometric means too; `allocated`, `exposed` and `rates` become what the last update was made
+    of.
     """
     n_components, n_clusters = means.shape[1], len(sizes)
     longest = max(np.max(indptr[start + 1 : stop + 1] - indptr[start:stop]), 1)
@@ -130,6 +131,6 @@ def fold_rows(
             _add_rows(open_to, weights, seen, size)
             if own_rates:
                 rates[row] = shape * n_components / max(np.sum(w), least_sum)
-            change = _update(bayesian, shape, rates[row], found, open_to, w, geometric_w, before)
+            change = _update(bayesian, shape, rates[row], found, open_to, largest, w, geometric_w, before)
             steps[row] += 1
         mean[row] = w

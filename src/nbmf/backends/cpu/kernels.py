@@ -6,12 +6,9 @@ the arrays happen to lie. Sums run in the factors' own precision for at most RUN
 total of 10⁵ terms may lose 3 digits. Tiles of intensities, for exact exposures, are done as if every count were 0.
 """
 
-from collections.abc import Callable
-from typing import Any
-
-import numba
 import numpy as np
 
+from nbmf.backends.cpu.compiler import compiler
 from nbmf.backends.cpu.elementary import exp, log, log1p, prefetch, prefetch_row
 
 RUN = 128
@@ -19,11 +16,8 @@ AHEAD = 32  # non-zeros between asking for a factor row and using it (16: 5 % sl
 CACHE_LINE = 64
 HALF_LN_2PI = 0.9189385332046727
 
-# Sums may be reordered (else no dot product is vectorized), but NaN and infinity keep their meaning; division by zero
-# gives infinity as in NumPy (a test for it would keep loops from being vectorized).
-compiled: Callable[[Any], Any] = numba.njit(
-    fastmath={"reassoc", "contract", "nsz", "arcp"}, cache=True, nogil=True, error_model="numpy"
-)
+# Sums may be reordered (else no dot product is vectorized), but NaN and infinity keep their meaning.
+compiled = compiler(fastmath={"reassoc", "contract", "nsz", "arcp"})
 
 
 @compiled

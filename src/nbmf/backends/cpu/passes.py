@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.backends import Array, Given, OnHost, Sums, UserSums, check_kind
+from nbmf.backends import LEAST_INTENSITY, Array, Given, OnHost, Sums, UserSums, check_kind
 from nbmf.backends.counts import Counts
 from nbmf.backends.cpu import kernels
 from nbmf.backends.slopes import SHAPES, Concentrations, Pair, sum_slopes
@@ -28,9 +28,8 @@ Job = tuple[NDArray[Any], Loop]  # where each row's non-zeros begin (all 0 for e
 
 TILE_ROWS, TILE_COLUMNS = 128, 800  # a tile and its factors stay in a core's own cache
 BLOCK_ROWS = 4096  # rows summed in single precision before the sum goes to double
-# Underflow can make λ of a non-zero 0 (a prior shape of 0.01 in float32 does); y/λ must stay finite.
-LEAST_INTENSITY = {np.dtype(np.float32): np.float32(1e-25), np.dtype(np.float64): np.float64(1e-250)}
 LARGE_COUNT = 1000.0  # from which logarithms in single precision would show in the objective
+LEFT_OVER = 1e-6  # of a sum after unknown cells are taken off, below which too few digits are left
 ROW_WORK = 16  # what a row costs beside its non-zeros, in non-zeros
 LEAST_WORK = 4096  # non-zeros for which waking a thread pays
 SHARES = 32  # many, so that all threads end together, and not a function of their number
@@ -77,6 +76,8 @@ class Cpu(OnHost):
             expose = (kernels.expose_rows, *walk, *means, *α, labels, sizes, excess, unseen, *found, precise)
             if ties is None:
                 self._expose_unseen(*means, items.mean, α, *found, allocate, expose)
+                if exposed is not None:
+                    _not_below_zero(exposed)
             else:
                 tie = (_tie_rows, users.mean, self._sum_clusters(ties, items.mean), unseen, exposed, allocate, expose)
                 with one_blas_thread():
@@ -87,22 +88,21 @@ class Cpu(OnHost):
     def _expose_all(self, counts: Counts, given: Given, log_evidence: NDArray[np.float64]) -> Array:
         """Return the users' sums where every known cell has exposure 1; add −Σ μ to `log_evidence`."""
         user_means, item_means = given.users.mean, given.items.mean
-        exposed: Array = self._sum_rows(item_means)[None, :].astype(user_means.dtype)
-        log_evidence[:1] = -self._sum_rows(user_means) @ self._sum_rows(item_means)
-        if counts.unknown is not None:
-            left_out = counts.unknown @ item_means
-            log_evidence += (user_means * left_out).sum(axis=1, dtype=np.float64)
-            exposed = np.maximum(exposed - left_out, 0)  # below 0 is rounding
-        return exposed
+        if counts.unknown is None:
+            exposed = self._sum_rows(item_means)[None, :]
+            log_evidence[:1] = -self._sum_rows(user_means) @ exposed[0]
+        else:
+            exposed = _sum_known(counts.unknown, item_means)
+            log_evidence -= (user_means * exposed).sum(axis=1)
+        return exposed.astype(user_means.dtype)
 
     def sum_by_item(self, counts: Counts, expectation: SparseExpectation, users: Any) -> Sums:
         """Sum the same allocations and exposures for each item, Eq. (update_h)."""
         before, items, likelihood, ties = expectation.given
         user_means, excess, allocated = users.mean, expectation.excess, np.zeros_like(items.mean)
         if excess is None:
-            exposed = self._sum_rows(user_means)[None, :].astype(user_means.dtype)
-            if counts.unknown is not None:
-                exposed = np.maximum(exposed - counts.unknown.T @ user_means, 0)
+            known = None if counts.unknown is None else _sum_known(sp.csr_array(counts.unknown.T), user_means)
+            exposed = (self._sum_rows(user_means)[None, :] if known is None else known).astype(user_means.dtype)
         elif ties is None:
             exposed = np.empty_like(items.mean)
         else:
@@ -127,7 +127,7 @@ class Cpu(OnHost):
             self._share_out(*lays[:1])
             for n, walk in enumerate(walks, 1):
                 self._share_out(walk, *lays[n : n + 1])
-            np.maximum(exposed, 0, out=exposed)  # as in `_tie_rows`
+        _not_below_zero(exposed)
         return Sums(allocated, exposed)
 
     def conditional(self, prior: Prior, sums: Sums) -> Gamma:
@@ -240,9 +240,28 @@ def _tie_rows(
     np.matmul(means[rows], cluster_sums.T, out=unseen[rows])
     expose(start, stop, *to_expose)
     if exposed is not None:
-        # A_uc S_c has the seen cells too, which the walk has taken off in advance; below 0 is rounding
+        # A_uc S_c has the seen cells too, which the walk has taken off in advance
         exposed[rows] += unseen[rows] @ cluster_sums
-        np.maximum(exposed[rows], 0, out=exposed[rows])
+        _not_below_zero(exposed[rows])
+
+
+def _not_below_zero(exposed: Array) -> Array:
+    """Put right, in place, what rounding made of a sum from which about as much was taken off."""
+    return np.maximum(exposed, 0, out=exposed)
+
+
+def _sum_known(unknown: sp.csr_array, means: Array) -> NDArray[np.float64]:
+    """Sum the other side's means over each row's known cells: all of them less the unknown ones.
+
+    Where next to nothing is left of a sum, rounding is, so the known cells are summed themselves.
+    """
+    total = means.sum(axis=0, dtype=np.float64)
+    sums: NDArray[np.float64] = total - unknown @ means.astype(np.float64)
+    for row in np.flatnonzero(np.any(sums < LEFT_OVER * total, axis=1)):
+        known = np.ones(len(means), bool)
+        known[unknown.indices[unknown.indptr[row] : unknown.indptr[row + 1]]] = False
+        sums[row] = means[known].sum(axis=0, dtype=np.float64)
+    return sums
 
 
 def _tables(

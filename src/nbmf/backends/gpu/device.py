@@ -22,7 +22,7 @@ from nbmf.backends.gpu.clusters import cluster_rows
 from nbmf.backends.gpu.fold import Rows, batches, fetch, joined, settle
 from nbmf.backends.gpu.topk import best
 from nbmf.backends.slopes import SHAPES, Concentrations, Pair, of_stored, of_unseen
-from nbmf.model.factors import Factor, Gamma, Point, Prior
+from nbmf.model.factors import Factor, Gamma, Point, Prior, largest
 from nbmf.model.likelihood import Likelihood, Poisson
 from nbmf.model.ties import Ties, tie_items
 
@@ -93,7 +93,7 @@ class Gpu:
             logs.append(log)
             tiles = Tiles(*(None if table is None else table.to(tile_type or own) for table in (W[0], H[0], H[0], *α)))
             exposed, log = passes.expose_tiles(tiles, logs=tile_type is None, sums=sums, precision=self.precision)
-            exposed = exposed + of_stored_cells if sums else None
+            exposed = (exposed + of_stored_cells).clamp_min_(0) if sums else None  # unknown cells were taken off
         else:
             clusters = self._clusters(ties, data)
             cluster_sums = self._sum_clusters(H[0], clusters)
@@ -125,7 +125,7 @@ class Gpu:
                 by_item = torch.full_like(items[0][:, 0], float(by_user[0]))
             tiles = Tiles(items[0], old_means, means, *((by_user, by_user) if by_item is None else (by_item, None)))
             exposed, _ = passes.expose_tiles(tiles, logs=False, sums=True, precision=self.precision)
-            return Sums(allocated, exposed + of_stored_cells)
+            return Sums(allocated, (exposed + of_stored_cells).clamp_min_(0))
         of_clusters = self._sum_rows(means, expectation.unseen).to(means.dtype)
         return Sums(allocated, passes.add_shared(of_stored_cells, of_clusters, self._clusters(ties, data).labels))
 
@@ -140,7 +140,7 @@ class Gpu:
         """Return allocated / exposed, Eqs. (nmfH) and (nmfW); where nothing is exposed the old value stays."""
         allocated, exposed = (to_device(values, self._device) for values in sums)
         value = tables(factor, self._device)[0]
-        return arrays.ResidentPoint(torch.where(exposed > 0, allocated / exposed, value))
+        return arrays.ResidentPoint(_quotient(allocated, exposed, value, value.dtype))
 
     def cluster(self, items: Factor, n_clusters: int, rng: np.random.RandomState) -> Ties:
         """Tie items that are alike; few ones by the host, as `cpu` does."""
@@ -187,7 +187,7 @@ class Gpu:
             allocated, exposed = sums
             rates = rows.rates
             if not isinstance(job.factor, Gamma):
-                mean = geometric_mean = torch.where(exposed > 0, allocated / exposed, rows.mean)
+                mean = geometric_mean = _quotient(allocated, exposed, rows.mean, own)
             else:
                 if np.ndim(prior.rate):
                     rates = shape * n_components / rows.mean.sum(1, keepdim=True).clamp_min(job.least_sum)
@@ -272,3 +272,9 @@ class Gpu:
     @cached_property
     def _device(self) -> Any:
         return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def _quotient(allocated: Tensor, exposed: Tensor, before: Tensor, dtype: Any) -> Tensor:
+    """See `OnHost.quotient`; `dtype` is that in which the factor is kept."""
+    most = largest(np.dtype(str(dtype).removeprefix("torch.")))
+    return torch.where(exposed > 0, allocated / exposed, before).clamp_max(most)

@@ -6,7 +6,7 @@ are limited so that a dozen trials of every model take minutes on half a million
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack
 from threadpoolctl import threadpool_limits
 
+from nbmf.data import how_to_install
 from nbmf.data.interactions import Interactions
 from nbmf.estimators.averaged import Averaged
 from nbmf.estimators.nbmf import NBMF, PoissonMF
@@ -157,16 +158,14 @@ def fit_kl_nmf(
 
 
 def _fit_own(make: Callable[..., Any], train: Interactions, seed: int, n_threads: int, **settings: Any) -> Judged:
-    form = settings.pop("input", "counts")
-    data = train if form == "counts" else replace(train, matrix=in_form(train, form), events=None)
-    return cast(Judged, make(random_state=seed, n_threads=n_threads, **settings).fit(data))
+    return cast(Judged, make(random_state=seed, n_threads=n_threads, **settings).fit(train))
 
 
 def check_installed(model: str) -> None:
     """Raise ModuleNotFoundError, with the command to type, if a model's package is missing."""
     package = BASELINES[model].package
     if package and find_spec(package) is None:
-        raise ModuleNotFoundError(f"the model {model} needs the package {package}: pip install 'nbmf[bench]'")
+        raise ModuleNotFoundError(f"the model {model} needs the package {package}; {how_to_install('bench')}")
 
 
 def _own_defaults(estimator: Any, *names: str) -> dict[str, Any]:
@@ -189,7 +188,7 @@ _SLIM_SPACE: Space = {
     "tol": (0.5, 10.0),
 }
 _PF_DEFAULTS = _own_defaults(PoissonMF(), *_PF_SPACE, "tol")
-_NB_DEFAULTS = {**_own_defaults(NBMF(), *_PF_SPACE, "tol", "concentration"), "input": "counts"}
+_NB_DEFAULTS = _own_defaults(NBMF(), *_PF_SPACE, "tol", "concentration", "input")
 
 BASELINES: dict[str, Baseline] = {
     "popularity": Baseline("popularity", lambda train, seed, n_threads: Popularity(train), {}, {}, random=False),

@@ -10,6 +10,7 @@ import math
 import multiprocessing
 import os
 import signal
+import warnings
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future, as_completed
 from contextlib import closing, contextmanager, suppress
@@ -248,6 +249,7 @@ def attempt(
         return
     context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads may hold
     pool: Any = ProcessPool(n_workers, initializer=_share, initargs=(work, shared), context=context)
+    resource_tracker.ensure_running()  # where it is started, it unblocks Ctrl-C: not among the processes below
     try:
         with _interrupts_blocked():
             futures: dict[Future[Any], Any] = {pool.schedule(_work, (job,), timeout=limit_s): job for job in jobs}
@@ -261,6 +263,7 @@ def attempt(
 
 
 def _share(work: Callable[[Any, Any], Any], shared: Any) -> None:
+    warnings.simplefilter("ignore", UserWarning)  # a row says whether its fit converged
     _SHARED.update(work=work, shared=shared)
 
 
@@ -284,7 +287,6 @@ def _interrupts_blocked() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    resource_tracker.ensure_running()  # which would otherwise start with the first process and unblock the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -1,13 +1,14 @@
-"""The figures of the paper, drawn from results and written as PNG and PDF.
+"""The figures of the paper, drawn from results and written as PNG and PDF for print and as SVG for the report.
 
-Sizes are those of print, and no text is smaller than 6.5 points. The colours are those of Okabe and Ito, and no two
-lines differ by colour alone.
+No text is smaller than 6.5 points. SVG takes the colour of text and axes from the reader's colour scheme. The colours
+are those of Okabe and Ito, and no two lines differ by colour alone.
 """
 
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLUMN = 3.4  # inches
+COLUMN, PAGE = 3.4, 6.8  # inches: widths in print and on a phone, and on a wide screen
 BLACK, BLUE, GREEN, VERMILLION = "#000000", "#0072B2", "#009E73", "#D55E00"
 LETTERS, N_NUMBERED = "abcdef", 6
 N_MARKED = 3  # of the numbered items; the first ranks stand far enough apart on a logarithmic axis
@@ -33,6 +34,8 @@ CONCENTRATIONS = (0.5, 1.0, 10.0, math.inf)
 MEAN_COUNT = 5.0  # of the mass functions
 INTENSITY = 1.0  # b of d_α(a|b), as in the paper
 STYLE = Path(__file__).with_suffix(".mplstyle")
+SCHEMES = "svg{color:#1b1b1b;fill:currentColor}@media(prefers-color-scheme:dark){svg{color:#e8e8e4}}"
+MOST_SHAPES = 3000  # points that an SVG keeps as shapes
 
 Lines = Mapping[str, Mapping[int, Level]]  # by model and place on the axis
 _CURVES = [
@@ -47,7 +50,7 @@ class Picture:
     """A figure with the name of its files."""
 
     name: str
-    draw: "Callable[[], Figure]"
+    draw: "Callable[[float], Figure]"  # of a width in inches
 
     def save(self, folder: Path) -> None:
         """Write PNG and PDF, the same bytes every time."""
@@ -55,20 +58,41 @@ class Picture:
 
         folder.mkdir(parents=True, exist_ok=True)
         with mpl.rc_context(fname=STYLE):
-            figure = self.draw()
+            figure = self.draw(COLUMN)
             for kind, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):
                 content = io.BytesIO()
                 figure.savefig(content, format=kind, dpi=200, metadata=metadata)
                 write_whole(folder / f"{self.name}.{kind}", content.getvalue())
 
+    def save_for_screens(self, folder: Path) -> None:
+        """Write SVG for phones and, twice as wide, for other screens; the same bytes every time."""
+        import matplotlib as mpl  # noqa: PLC0415
+
+        folder.mkdir(parents=True, exist_ok=True)
+        with mpl.rc_context(fname=STYLE):
+            for kind, width in (("", COLUMN), ("_wide", PAGE)):
+                write_whole(folder / f"{self.name}{kind}.svg", _for_both_schemes(self.draw(width)))
+
+
+def _for_both_schemes(figure: "Figure") -> bytes:
+    """Return a figure as SVG in which everything black takes the colour of the text around it."""
+    content = io.StringIO()
+    figure.savefig(content, format="svg", dpi=200, metadata={"Date": None}, transparent=True)
+    return (
+        content.getvalue()
+        .replace("<style", f"<style>{SCHEMES}</style><style", 1)
+        .replace(BLACK, "currentColor")
+        .encode()
+    )
+
 
 def all_pictures(results: Results, portrait: Portrait) -> list[Picture]:
     """Return all figures of a report, in its order."""
     return [
-        Picture("ndcg_by_components", lambda: _draw_by_components(results)),
-        Picture("ndcg_by_threshold", lambda: _draw_by_threshold(results)),
+        Picture("ndcg_by_components", partial(_draw_by_components, results)),
+        Picture("ndcg_by_threshold", partial(_draw_by_threshold, results)),
         of_user(portrait),
-        Picture("histogram", lambda: _draw_histogram(results.study)),
+        Picture("histogram", partial(_draw_histogram, results.study)),
         Picture("mass_functions", _draw_mass_functions),
         Picture("divergences", _draw_divergences),
     ]
@@ -76,49 +100,49 @@ def all_pictures(results: Results, portrait: Portrait) -> list[Picture]:
 
 def of_user(portrait: Portrait) -> Picture:
     """Figure explore A: the exposures and scores of one user."""
-    return Picture("exposure", lambda: _draw_portrait(portrait))
+    return Picture("exposure", partial(_draw_portrait, portrait))
 
 
-def _figure(height: float, n_columns: int = 1) -> "tuple[Figure, Any]":
+def _figure(width: float, height: float, n_columns: int = 1) -> "tuple[Figure, Any]":
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    figure = Figure(figsize=(COLUMN, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots(1, n_columns)
 
 
-def _draw_by_components(results: Results) -> "Figure":
+def _draw_by_components(results: Results, width: float) -> "Figure":
     """Figure map_k: NDCG with rel_A against K."""
     grid = results.grid
     lines = {model: {K: results.level(Entry(model, K)) for K in grid.components} for model in grid.models}
-    return _draw_levels(lines, LABELS, "number of components K", "NDCG, relevance = count")
+    return _draw_levels(width, lines, LABELS, "number of components K", "NDCG, relevance = count")
 
 
-def _draw_by_threshold(results: Results) -> "Figure":
+def _draw_by_threshold(results: Results, width: float) -> "Figure":
     """Figure map threshold: NDCG with rel_B against s, each model at its best K."""
     chosen = results.chosen()
     lines = {e.model: {s: results.level(e, at_least(s)) for s in results.grid.thresholds} for e in chosen}
     names = {entry.model: f"{LABELS[entry.model]}, K = {entry.n_components}" for entry in chosen}
-    return _draw_levels(lines, names, "threshold s", "NDCG, relevance = 1[count ≥ s]")
+    return _draw_levels(width, lines, names, "threshold s", "NDCG, relevance = 1[count ≥ s]")
 
 
-def _draw_mass_functions() -> "Figure":
+def _draw_mass_functions(width: float) -> "Figure":
     """Figure of §2.1: the negative binomial's mass function for several α, with Poisson as α = ∞."""
     counts, mean = np.arange(16), np.full(16, MEAN_COUNT)
     likelihoods = {α: Poisson() if α == math.inf else NegativeBinomial(α) for α in CONCENTRATIONS}
     curves = {α: np.exp(log_probability(likelihood, counts, mean)) for α, likelihood in likelihoods.items()}
-    return _draw_curves(counts, curves, "Poisson", "count y", f"probability of y, mean {MEAN_COUNT:g}")
+    return _draw_curves(width, counts, curves, "Poisson", "count y", f"probability of y, mean {MEAN_COUNT:g}")
 
 
-def _draw_divergences() -> "Figure":
+def _draw_divergences(width: float) -> "Figure":
     """Figure div_nbf: d_α(a|b) against a for several α, with Kullback-Leibler's as α = ∞."""
     counts = np.linspace(0, 5, 201)
     curves = {α: divergence(α, counts, np.full(len(counts), INTENSITY)) for α in CONCENTRATIONS}
-    return _draw_curves(counts, curves, "Kullback-Leibler", "a", f"d$_α$(a | b = {INTENSITY:g})  (nats)")
+    return _draw_curves(width, counts, curves, "Kullback-Leibler", "a", f"d$_α$(a | b = {INTENSITY:g})  (nats)")
 
 
-def _draw_levels(lines: Lines, names: Mapping[str, str], xlabel: str, ylabel: str) -> "Figure":
+def _draw_levels(width: float, lines: Lines, names: Mapping[str, str], xlabel: str, ylabel: str) -> "Figure":
     """Draw one line per model with error bars of one standard deviation over starts."""
-    figure, axes = _figure(2.5)
+    figure, axes = _figure(width, 2.5)
     for model, levels in lines.items():
         x = sorted(levels)
         mean, sd = zip(*(levels[place] for place in x), strict=True)
@@ -133,9 +157,11 @@ def _draw_levels(lines: Lines, names: Mapping[str, str], xlabel: str, ylabel: st
     return figure
 
 
-def _draw_curves(counts: Any, curves: Mapping[float, Any], limit: str, xlabel: str, ylabel: str) -> "Figure":
+def _draw_curves(
+    width: float, counts: Any, curves: Mapping[float, Any], limit: str, xlabel: str, ylabel: str
+) -> "Figure":
     """Draw one curve per α; `limit` names the one at infinity."""
-    figure, axes = _figure(2.5)
+    figure, axes = _figure(width, 2.5)
     for look, (α, values) in zip(_CURVES, curves.items(), strict=True):
         label = f"α = ∞ ({limit})" if α == math.inf else f"α = {α:g}"
         axes.plot(counts, values, label=label, markevery=max(1, len(counts) // 15), **look)
@@ -145,10 +171,10 @@ def _draw_curves(counts: Any, curves: Mapping[float, Any], limit: str, xlabel: s
     return figure
 
 
-def _draw_histogram(study: Study) -> "Figure":
+def _draw_histogram(study: Study, width: float) -> "Figure":
     from matplotlib.ticker import PercentFormatter  # noqa: PLC0415
 
-    figure, axes = _figure(2.1)
+    figure, axes = _figure(width, 2.1)
     sizes, numbers = np.unique(study.data.matrix.data, return_counts=True)
     axes.step(sizes, numbers[::-1].cumsum()[::-1] / numbers.sum(), where="pre", color=BLUE)
     axes.set(xscale="log", ylim=(0, 1.05), xlabel="count y", ylabel="non-zero counts\nof at least y")
@@ -162,20 +188,22 @@ def _draw_histogram(study: Study) -> "Figure":
     return figure
 
 
-def _draw_portrait(one: Portrait) -> "Figure":
+def _draw_portrait(one: Portrait, width: float) -> "Figure":
     """Draw exposure against count on the left, the scores of unseen items on the right, and a key of names below."""
     lettered = dict(zip(LETTERS, _extremes(one), strict=False))
     numbered = range(min(N_NUMBERED, len(one.unseen)))
     key = ["The user's items: some of the most and the least exposed"]
     key += [f"  {letter}  {_cut(one.taken[n])}" for letter, n in lettered.items()]
-    key += ["Unseen items: the best scores, by rank", *(f"  {n + 1}  {_cut(one.unseen[n])}" for n in numbered)]
-    below = KEY_LINE * (len(key) + 0.5)
-    figure, (left, right) = _figure(AXES_HEIGHT + below, 2)
+    unseen = ["Unseen items: the best scores, by rank", *(f"  {n + 1}  {_cut(one.unseen[n])}" for n in numbered)]
+    keys = [key, unseen] if width >= 2 * COLUMN else [key + unseen]  # below each other, or side by side
+    below = KEY_LINE * (max(map(len, keys)) + 0.5)
+    figure, (left, right) = _figure(width, AXES_HEIGHT + below, 2)
     share = below / (AXES_HEIGHT + below)
     figure.get_layout_engine().set(rect=(0, share, 1, 1 - share), wspace=0.06)  # type: ignore[union-attr, call-arg]
     _draw_taken(left, one, lettered)
     _draw_unseen(right, one, numbered)
-    figure.text(0.03, share, "\n".join(key), va="top", fontsize=KEY_SIZE, linespacing=1.3)
+    for n, lines in enumerate(keys):
+        figure.text(0.03 + n / 2, share, "\n".join(lines), va="top", fontsize=KEY_SIZE, linespacing=1.3)
     return figure
 
 
@@ -190,7 +218,9 @@ def _draw_taken(axes: "Axes", one: Portrait, lettered: Mapping[str, int]) -> Non
 
 
 def _draw_unseen(axes: "Axes", one: Portrait, numbered: Sequence[int]) -> None:
-    axes.plot(range(1, len(one.score) + 1), one.score, "o", color="0.6", markersize=2.5, markeredgewidth=0)
+    many = len(one.score) > MOST_SHAPES
+    places = range(1, len(one.score) + 1)
+    axes.plot(places, one.score, "o", color="0.6", markersize=2.5, markeredgewidth=0, rasterized=many)
     later = [n for n, held_out in enumerate(one.held_out) if held_out]
     if later:
         ranks, scores = [n + 1 for n in later], [one.score[n] for n in later]

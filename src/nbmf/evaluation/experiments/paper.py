@@ -5,7 +5,8 @@ over users, each model averaged over its starts, with the 95 % interval of resam
 
     holds            if every interval lies above 0
     does not hold    if some interval lies below 0
-    is undecided     otherwise, or if the grid has nothing to compare
+    is undecided     otherwise
+    is not tested    if the grid has nothing to compare
 """
 
 import json
@@ -153,6 +154,7 @@ class Verdict(StrEnum):
     HOLDS = "holds"
     FAILS = "does not hold"
     UNDECIDED = "undecided"
+    UNTESTED = "not tested"
 
 
 def judge(low: float, high: float) -> Verdict:
@@ -165,7 +167,27 @@ def judge(low: float, high: float) -> Verdict:
 def together(verdicts: Iterable[Verdict]) -> Verdict:
     """Decide a claim by several comparisons: the worst verdict is that of the claim."""
     order = (Verdict.FAILS, Verdict.UNDECIDED, Verdict.HOLDS)
-    return min(verdicts, key=order.index, default=Verdict.UNDECIDED)
+    return min(verdicts, key=order.index, default=Verdict.UNTESTED)
+
+
+def tally(verdicts: Iterable[Verdict]) -> str:
+    """Return how many claims hold, in one sentence.
+
+    >>> tally([Verdict.HOLDS, Verdict.UNDECIDED, Verdict.UNDECIDED])
+    '1 of 3 claims holds, 2 are undecided.'
+    """
+    found = list(verdicts)
+    n = {verdict: found.count(verdict) for verdict in Verdict}
+    verbs = {
+        Verdict.HOLDS: ("holds", "hold"),
+        Verdict.FAILS: ("does not hold", "do not hold"),
+        Verdict.UNDECIDED: ("is undecided", "are undecided"),
+        Verdict.UNTESTED: ("was not tested", "were not tested"),
+    }
+    parts = [f"{n[verdict]} {one if n[verdict] == 1 else many}" for verdict, (one, many) in verbs.items() if n[verdict]]
+    first, *others = parts if n[Verdict.HOLDS] else ["0 hold", *parts]
+    number, _, verb = first.partition(" ")
+    return ", ".join([f"{number} of {len(found)} claims {verb}", *others]) + "."
 
 
 @dataclass(frozen=True)
@@ -251,7 +273,7 @@ def _peaks_at(results: Results, model: str, K: int) -> Claim:
     evidence = []
     if K in results.grid.components and len(results.grid.components) > 1:
         evidence.append(_compare(results, Entry(model, K), results.best(model, without=K), REL_A))
-    remark = f"the highest mean is at K = {results.best(model).n_components}. "
+    remark = f"The highest mean is at K = {results.best(model).n_components}. "
     return _claim(f"{model} peaks at {K}", f"The maximum of {LABELS[model]} is at K = {K} (rel_A)", evidence, remark)
 
 
@@ -273,7 +295,7 @@ def _compare(results: Results, better: Entry, worse: Entry, metric: str, *, deci
 def _claim(name: str, statement: str, evidence: list[Evidence], remark: str = "") -> Claim:
     deciding = [item for item in evidence if item.decides]
     verdicts = [item.verdict for item in deciding]
-    measured = f"{remark}{deciding[0]}" if deciding else "the grid has nothing to compare"
+    measured = f"{remark}{deciding[0]}" if deciding else f"{remark}The grid has nothing to compare."
     if len(deciding) > 1:
         found = ", ".join(f"{verdict} in {verdicts.count(verdict)}" for verdict in Verdict if verdict in verdicts)
         measured = f"{len(deciding)} comparisons: {found}"

@@ -50,11 +50,14 @@ def as_html(title: str, markdown: str, folder: Path) -> str:
     from markdown_it import MarkdownIt  # noqa: PLC0415 (only a report needs it)
 
     def embed(found: re.Match[str]) -> str:
-        content = (folder / found[1]).read_bytes()
-        return f'src="data:image/png;base64,{base64.b64encode(content).decode()}"'
+        wide, narrow = (
+            base64.b64encode((folder / f"figures/{found[1]}{kind}.svg").read_bytes()) for kind in ("_wide", "")
+        )
+        small = f'<source media="(max-width: 40rem)" srcset="data:image/svg+xml;base64,{narrow.decode()}">'
+        return f'<picture>{small}<img src="data:image/svg+xml;base64,{wide.decode()}" alt="{found[2]}"></picture>'
 
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(markdown)
-    body = re.sub(r'src="(figures/\w+\.png)"', embed, body)
+    body = re.sub(r'<img src="figures/(\w+)\.png" alt="([^"]*)" ?/?>', embed, body)
     for verdict in paper.Verdict:
         shown = f'<td class="verdict {verdict.replace(" ", "-")}">{verdict}</td>'
         body = body.replace(f"<td><strong>{verdict}</strong></td>", shown)
@@ -74,6 +77,7 @@ def write_report(results: Results, portrait: Portrait, command: str, last_run: s
     folder = results.store.folder
     for picture in all_pictures(results, portrait):
         picture.save(folder / "figures")
+        picture.save_for_screens(folder / "figures")
     title = f"Negative binomial matrix factorization on {results.study.name}"
     user = f"User {portrait.user}, by {portrait.model} (K = {portrait.n_components})."
     parts = {**_tables(results), **_words(results), "user": literal(user), "last_run": last_run}
@@ -136,6 +140,7 @@ def _tables(results: Results) -> dict[str, str]:
     the_same = "The same with the K of the paper, which decides no claim:\n\n"
     differs = known and as_in_the_paper != chosen
     return {
+        "verdict": bold(paper.tally(claim.verdict for claim in claims)),
         "claims": _claims_table(claims),
         "comparisons": _comparisons_table(claims),
         "by_components": _grid_table(results, lambda entry: _level(results.level(entry), entry in chosen)),
@@ -150,16 +155,18 @@ def _tables(results: Results) -> dict[str, str]:
 def _claims_table(claims: Sequence[Claim]) -> str:
     texts = [(claim.statement, claim.verdict, claim.measured) for claim in claims]
     rows = [(str(n), literal(said), bold(verdict), literal(found)) for n, (said, verdict, found) in enumerate(texts, 1)]
-    return table(("", "the paper says", "here", "measured: NDCG of both, difference (95 % interval)"), rows, n_words=4)
+    head = ("", "claim of the paper", "here", "NDCG of both, difference (95 % interval)")
+    return table(head, rows, n_words=4)
 
 
 def _comparisons_table(claims: Sequence[Claim]) -> str:
     rows = []
     for n, item in ((n, item) for n, claim in enumerate(claims, 1) for item in claim.evidence if item.decides):
         relevance = "count" if item.metric == REL_A else f"count ≥ {item.metric.rpartition('_')[2]}"
-        names, levels = map(literal, (n, relevance, item.better, item.worse)), (f"{level:.4f}" for level in item.levels)
-        rows.append((*names, bold(item.verdict), *levels, f"{item.difference:+.4f}", paper.in_words(item.interval)))
-    head = ("claim", "relevance", "this", "above that", "here", "this", "that", "difference", "95 % interval")
+        words, levels = map(literal, (n, relevance, item.better, item.worse)), (f"{level:.4f}" for level in item.levels)
+        rows.append((*words, bold(item.verdict), *levels, f"{item.difference:+.4f}", paper.in_words(item.interval)))
+    names = ("claim", "relevance", "should lead", "compared with", "here")
+    head = (*names, "NDCG", "the other's", "difference", "95 % interval")
     return table(head, rows, n_words=5)
 
 
@@ -168,7 +175,7 @@ def _same_components_table(claims: Sequence[Claim]) -> str:
     for item in (item for claim in claims for item in claim.evidence if not item.decides):
         names = map(literal, (item.better, item.worse))
         rows.append((*names, f"{item.difference:+.4f}", paper.in_words(item.interval)))
-    return table(("", "minus", "difference", "95 % interval"), rows, n_words=2)
+    return table(("model", "compared with", "difference of NDCG", "95 % interval"), rows, n_words=2)
 
 
 def _grid_table(results: Results, cell: Callable[[Entry], str]) -> str:
@@ -187,7 +194,7 @@ def _threshold_table(results: Results, entries: Sequence[Entry]) -> str:
         lead = f"{ahead.difference:+.4f} ({paper.in_words(ahead.difference_interval)})"
         levels = (_level(results.level(entry, metric), entry == best) for entry in entries)
         rows.append([str(s), *levels, LABELS[best.model], lead])
-    return table(("s", *map(str, entries), "leads", "lead (95 % interval)"), rows)
+    return table(("s", *map(str, entries), "best", "lead over the second (95 % interval)"), rows)
 
 
 def _shares_table(results: Results) -> str:
@@ -195,7 +202,7 @@ def _shares_table(results: Results) -> str:
     for what, theirs, ours in paper.data_shares(results.study):
         agrees = "yes" if round(100 * ours) == theirs else "no"
         rows.append((literal(what), f"{theirs} %", f"{100 * ours:.1f} %", agrees))
-    return table(("share of the", "the paper's data", "here", "the same in whole per cent"), rows)
+    return table(("share of", "the paper's data", "these data", "equal in whole per cent"), rows)
 
 
 def _cost(starts: Sequence[Row]) -> str:

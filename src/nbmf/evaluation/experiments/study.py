@@ -61,7 +61,7 @@ class Study:
 def open_study(
     path: Any = None,  # a file that `nbmf.read_interactions` reads; by default the groceries
     *,
-    columns: Mapping[str, str | None] | None = None,  # names of user, item and count; missing ones are recognised
+    columns: Mapping[str, Any] | None = None,  # user, item, count and bad_rows of `nbmf.read_interactions`
     split: str = "auto",  # the file's own, a boolean column `test` ("author"), or "random"; "auto": its own if any
     seed: int = 1992,  # of the random split; the author's own, which gives his split of his Taste Profile subset
     filtered: bool | None = None,  # items with 50 users or more, then users with 20 items; by default the groceries
@@ -99,7 +99,7 @@ def _parquet_columns(path: Path) -> dict[str, str]:
     return {column: kind for column, kind, *_ in found}
 
 
-def _marked_parts(path: Path, data: Interactions, roles: Mapping[str, str | None]) -> tuple[Interactions, Interactions]:
+def _marked_parts(path: Path, data: Interactions, roles: Mapping[str, Any]) -> tuple[Interactions, Interactions]:
     """Return the counts whose `test` is false and those whose `test` is true, both with the ids of `data`."""
     parts, ids = [], (Lookup(data.users, "user"), Lookup(data.items, "item"))
     with connect(str(path)) as connection:

@@ -6,11 +6,13 @@ import { sweep } from "./charts.js";
 import { count, empty, fault, h, say } from "./dom.js";
 import { showFactors } from "./factors.js";
 import { showFit } from "./fit.js";
+import { showItem } from "./item.js";
 import { showMap } from "./map.js";
 import { showUser } from "./user.js";
 
 const VIEWS = [
   { path: "user", name: "Users", show: showUser, has: () => true },
+  { path: "item", name: "Items", show: showItem, has: () => true },
   { path: "basket", name: "Basket", show: showBasket, has: (card) => card.can.recommend_for },
   { path: "factors", name: "Factors", show: showFactors, has: (card) => card.can.factors },
   { path: "map", name: "Map", show: showMap, has: (card) => card.can.map },

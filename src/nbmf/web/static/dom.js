@@ -29,7 +29,7 @@ export function number(value) {
   if (size >= 100 || Number.isInteger(value)) return value.toFixed(0);
   if (size >= 10) return value.toFixed(1);
   if (size >= 0.01 || value === 0) return value.toFixed(2);
-  return value.toExponential(1);
+  return size >= 1e-4 ? String(Number(value.toPrecision(2))) : value.toExponential(1);
 }
 
 export function percent(value) {
@@ -80,8 +80,61 @@ export async function fill(place, promise, show, text) {
 
 export const userLink = (user, text = user) => h("a", { href: `#/user/${encodeURIComponent(user)}` }, `${text}`);
 
+export const itemLink = ({ item, name }, text = name) => h("a", { href: `#/item/${encodeURIComponent(item)}` }, text);
+
 /** The hue of a factor by its rank in size; neighbouring ranks have distant hues. */
 export const hue = (rank) => (rank * 137.508 + 70) % 360;
+
+export const dot = (rank) => h("span", { className: "dot", style: { "--hue": String(hue(rank)) }, "aria-hidden": "true" });
+
+/** A factor by its colour and name, as a link to its card. */
+export const factorLink = ({ factor, rank, name }) =>
+  h("a", { className: "factor-link", href: `#/factors/${factor}`, title: `Factor ${rank + 1}` }, dot(rank), name);
+
+/** A list with a bar behind each row, or none: {label, share, value}, a share of 1 being the whole width. */
+export const barList = (rows) =>
+  h(
+    "ol",
+    { className: "shares" },
+    rows.map(({ label, share, value }) =>
+      h(
+        "li",
+        {},
+        h("span", { className: "share", style: { "--share": String(share ?? 0) }, "aria-hidden": "true" }),
+        h("span", { className: "name" }, label),
+        h("span", { className: "value" }, value),
+      ),
+    ),
+  );
+
+/** A table of numbers whose first column names the rows. A button shows those beyond `most`; `what` they are. */
+export function numberTable(head, rows, most, what) {
+  const line = ([name, ...cells], n) =>
+    h(
+      "tr",
+      { hidden: n >= most },
+      h("th", { scope: "row" }, name),
+      cells.map((cell) => h("td", {}, cell)),
+    );
+  const body = h("tbody", {}, rows.map(line));
+  const table = h(
+    "table",
+    { className: "numbers" },
+    h("thead", {}, h("tr", {}, head.map((name) => h("th", { scope: "col" }, name)))),
+    body,
+  );
+  return [table, rows.length > most && showAll([...body.rows].slice(most), `Show all ${count(rows.length)} ${what}`)];
+}
+
+/** A button that shows hidden elements and then leaves. */
+export function showAll(elements, text) {
+  const button = h("button", { className: "show-all" }, text);
+  button.addEventListener("click", () => {
+    for (const element of elements) element.hidden = false;
+    button.remove();
+  });
+  return button;
+}
 
 /** Labels of items: their names, with ids where several items share a name. */
 export function labels(rows) {

@@ -1,100 +1,93 @@
-// The factors as cards, each with its typical items and users.
+// The factors as cards, largest first, each with its typical items and users.
 
 import { get } from "./api.js";
-import { empty, fill, h, hue, labels, percent, plural, say, userLink } from "./dom.js";
+import { barList, dot, empty, fault, fill, h, hue, itemLink, labels, percent, plural, say, showAll, userLink } from "./dom.js";
+
+const SHOWN = 12; // factors before "show all"
 
 export function showFactors(main, card, [chosen]) {
   document.title = "Factors · nbmf";
   const place = h("div", {});
   const facts = h("p", { className: "facts" });
-  const filter = h("input", {
-    id: "filter",
-    type: "search",
-    placeholder: "Part of an item's name",
-    oninput: () => narrow(place, filter.value),
-  });
+  const filter = h("input", { id: "filter", type: "search", placeholder: "Part of an item's name" });
   main.replaceChildren(
     h(
       "div",
       { className: "head" },
       h("div", {}, h("h1", {}, "Factors"), facts),
-      h("div", { className: "search" }, h("label", { htmlFor: "filter" }, "Filter by item"), filter),
+      h("div", { className: "search" }, h("label", { htmlFor: "filter" }, "Find the factors of an item"), filter),
     ),
     place,
   );
-  fill(
-    place,
-    get("factors"),
-    (found) => {
-      facts.textContent = `${plural(found.n_factors, "factor")}, largest first. Each bar is the share of the factor in the item.`;
-      if (!found.factors.length) return empty("The model has no factors.");
-      return h(
-        "ul",
-        { className: "cards" },
-        found.factors.map(factorCard),
-        h("li", { className: "nothing", hidden: true }, empty("No factor lists such an item.")),
-      );
-    },
-    "Loading factors …",
-  ).then((found) => {
-    if (!found) return;
+  fill(place, get("factors"), (found) => listed(found, chosen), "Loading factors …").then((found) => {
+    if (!found || !place.isConnected) return;
+    facts.textContent = `${plural(found.n_factors, "factor")}, largest first, named after typical items. A bar shows how much of an item the factor explains.`;
     say(plural(found.n_factors, "factor"));
-    const card = chosen !== undefined && document.getElementById(`factor-${chosen}`);
-    if (card) {
-      card.scrollIntoView({ block: "center" });
-      card.classList.add("chosen");
-      card.focus();
-    }
+    const card = place.querySelector(".chosen");
+    card?.scrollIntoView({ block: "center" });
+    card?.focus();
+    let asked = null;
+    let timer = null;
+    filter.addEventListener("input", () => {
+      clearTimeout(timer);
+      asked?.abort();
+      asked = new AbortController();
+      const { signal } = asked;
+      timer = setTimeout(() => narrow(place, found, filter.value.trim(), signal), 120);
+    });
   });
 }
 
-function factorCard(factor) {
-  const colour = { "--hue": String(hue(factor.rank)) };
+function listed(found, chosen) {
+  if (!found.factors.length) return empty("The model has no factors.");
+  const wide = matchMedia("(min-width: 561px)").matches;
+  const cards = found.factors.map((factor) => factorCard(factor, { wide, isChosen: String(factor.factor) === chosen }));
+  const rest = cards.slice(SHOWN).filter((card) => !card.classList.contains("chosen"));
+  for (const card of rest) card.hidden = true;
+  return [
+    h("ul", { className: "cards" }, cards),
+    rest.length > 0 && showAll(rest, `Show all ${found.factors.length} factors`),
+  ];
+}
+
+function factorCard(factor, { wide, isChosen = false }) {
+  const size = factor.share < 0.01 ? `${(100 * factor.share).toFixed(1)} %` : percent(factor.share);
   const called = labels(factor.items);
-  const items = factor.items.map((row, n) =>
-    h(
-      "li",
-      {},
-      h("span", { className: "share", style: { width: `${100 * row.share}%` }, "aria-hidden": "true" }),
-      h("span", { className: "name" }, called[n]),
-      h("span", { className: "value" }, percent(row.share)),
-    ),
-  );
-  const users = factor.users.slice(0, 6).map((row, n) => [n ? ", " : "", userLink(row.user)]);
+  const users = factor.users?.slice(0, 6).map((row, n) => [n ? ", " : "", userLink(row.user)]);
   return h(
     "li",
-    {
-      className: "card factor",
-      id: `factor-${factor.factor}`,
-      style: colour,
-      tabIndex: -1,
-      "data-names": factor.items.map((row) => row.name.toLowerCase()).join("\n"),
-    },
+    { className: `card factor${isChosen ? " chosen" : ""}`, id: `factor-${factor.factor}`, tabIndex: -1, style: { "--hue": String(hue(factor.rank)) } },
     h(
-      "h2",
-      {},
-      h("span", { className: "dot", "aria-hidden": "true" }),
-      `Factor ${factor.factor + 1}`,
+      "details",
+      { open: wide || isChosen },
       h(
-        "small",
+        "summary",
         {},
-        `${factor.share < 0.01 ? `${(100 * factor.share).toFixed(1)} %` : percent(factor.share)} of expected counts`,
+        h("h2", {}, dot(factor.rank), factor.name),
+        h("p", { className: "more" }, `Factor ${factor.rank + 1}`, factor.share !== undefined && ` · ${size} of expected counts`),
+      ),
+      barList(factor.items.map((row, n) => ({ label: itemLink(row, called[n]), share: row.share, value: percent(row.share) }))),
+      users?.length ? h("p", { className: "more" }, "Typical users: ", users) : null,
+      h(
+        "p",
+        { className: "more" },
+        h("a", { href: `#/map/${factor.factor}` }, "Show on map"),
+        ` · component ${factor.factor} in Python`,
       ),
     ),
-    h("ol", { className: "shares" }, items),
-    users.length ? h("p", { className: "more" }, "Typical users: ", users) : null,
-    h("p", { className: "more" }, h("a", { href: `#/map/${factor.factor}` }, "Show on map")),
   );
 }
 
-function narrow(place, text) {
-  const wanted = text.trim().toLowerCase();
-  let n = 0;
-  for (const card of place.querySelectorAll(".factor")) {
-    card.hidden = !card.dataset.names.includes(wanted);
-    n += card.hidden ? 0 : 1;
+/** Show only the factors of the items that are searched for, with those items. */
+async function narrow(place, all, text, signal) {
+  if (!text) return place.replaceChildren(...listed(all).filter(Boolean));
+  try {
+    const found = await get("search/factors", { q: text }, signal);
+    const sizes = new Map(all.factors.map((factor) => [factor.factor, factor.share]));
+    const cards = found.factors.map((factor) => factorCard({ ...factor, share: sizes.get(factor.factor) }, { wide: true }));
+    place.replaceChildren(cards.length ? h("ul", { className: "cards" }, cards) : empty(`No item is called “${text}”.`));
+    return say(plural(cards.length, "factor"));
+  } catch (error) {
+    return error.name === "AbortError" ? null : place.replaceChildren(fault(error));
   }
-  const nothing = place.querySelector(".nothing");
-  if (nothing) nothing.hidden = n > 0;
-  say(plural(n, "factor"));
 }

@@ -1,47 +1,55 @@
 // A ranked list of recommendations, each of which opens to show its reasons.
 
 import { get } from "./api.js";
-import { fault, h, labels, loading, number, percent, plural, say } from "./dom.js";
+import { factorLink, fault, h, itemLink, labels, loading, number, percent, plural, say } from "./dom.js";
 
 /**
- * @param items as the server ranks them: {item, name, score, interval, at_least_one}
+ * @param items as the server ranks them: {item, name, score, lift, interval, at_least_one}
  * @param reasons item → promise of the parts of its score; null if the model does not explain scores
  * @param add called with an item to add it to the basket
  */
 export function rankedList({ items, reasons, add, card }) {
-  const widest = Math.max(1, ...items.map((row) => row.interval?.[1] ?? row.score ?? 0));
-  const hasIntervals = items.some((row) => row.interval);
-  const list = h("ol", { className: "ranked" });
+  const widest = Math.max(1, ...items.map((row) => row.interval?.[1] ?? 0));
+  const score = { kind: "score", head: scoreName(card), width: "4.4rem", cell: (row) => number(row.score) };
+  const lift = { kind: "lift", head: "lift", width: "4rem", cell: (row) => `× ${number(row.lift)}` };
+  const range = { kind: "interval", head: "90 % interval", width: "8.2rem", cell: (row) => interval(row, widest) };
+  const chance = { kind: "chance", head: "P(y ≥ 1)", width: "3.9rem", cell: (row) => percent(row.at_least_one) };
+  const columns = [
+    score,
+    items.some((row) => row.lift !== undefined) && lift,
+    items.some((row) => row.interval?.[1] > 0) && range, // intervals from 0 to 0 say less than the chance
+    items.some((row) => row.interval) && chance,
+  ].filter(Boolean);
   const called = labels(items);
-  items.forEach((row, n) => list.append(entry(row, called[n], { reasons, add, widest, card })));
-  const head = h(
+  return h(
     "div",
-    { className: "ranked-head", "aria-hidden": "true" },
-    h("span", {}, "item"),
-    h("span", {}, scoreName(card)),
-    hasIntervals && h("span", {}, "90 % interval"),
-    hasIntervals && h("span", {}, "P(y ≥ 1)"),
+    { style: { "--columns": ["minmax(0, 1fr)", ...columns.map(({ width }) => width)].join(" ") } },
+    h(
+      "div",
+      { className: "ranked-head", "aria-hidden": "true" },
+      h("span", {}, "item"),
+      columns.map(({ kind, head }) => h("span", { className: kind }, head)),
+    ),
+    h(
+      "ol",
+      { className: "ranked" },
+      items.map((row, n) => entry(row, called[n], columns, { reasons, add, card })),
+    ),
   );
-  return h("div", { className: hasIntervals ? "with-interval" : "without-interval" }, head, list);
 }
 
-function entry(row, called, { reasons, add, widest, card }) {
+function entry(row, called, columns, { reasons, add, card }) {
   const id = `why-${Math.random().toString(36).slice(2)}`;
   const why = h("div", { id, className: "why", hidden: true });
   const spoken = row.interval
     ? `${row.name}: expected count ${number(row.score)}, 90 percent interval ${row.interval[0]} to ${row.interval[1]}, ` +
       `probability of at least one ${percent(row.at_least_one)}`
     : `${row.name}: ${scoreName(card)} ${number(row.score)}`;
-  const face = [
-    h("span", { className: "name" }, called),
-    h("span", { className: "score" }, number(row.score)),
-    row.interval && interval(row, widest),
-    row.interval && h("span", { className: "chance" }, percent(row.at_least_one)),
-  ];
   const button = h(
     "button",
     { className: "face", "aria-expanded": "false", "aria-controls": id, "aria-label": `${spoken}. Why?` },
-    ...face,
+    h("span", { className: "name" }, called),
+    columns.map(({ kind, cell }) => h("span", { className: kind }, cell(row))),
   );
   button.addEventListener("click", async () => {
     const open = button.getAttribute("aria-expanded") === "true";
@@ -59,23 +67,22 @@ const scoreName = (card) => (card.scores_are_counts ? "expected" : "score");
 function interval(row, widest) {
   const [low, high] = row.interval;
   const at = (value) => `${Math.min(100, (100 * value) / widest)}%`;
-  return h(
-    "span",
-    { className: "interval" },
+  return [
     h(
       "span",
       { className: "track" },
-      h("span", { className: "range", style: { left: at(low), width: `max(2px, ${at(high - low)})` } }),
+      high > 0 && h("span", { className: "range", style: { left: at(low), width: `max(2px, ${at(high - low)})` } }),
       h("span", { className: "mean", style: { left: at(row.score) } }),
     ),
-    h("span", { className: "ends" }, `${low}–${high}`),
-  );
+    h("span", { className: "ends" }, low === high ? `${low}` : `${low}–${high}`),
+  ];
 }
 
 async function explain(place, row, reasons, add, card) {
   const actions = h(
     "div",
     { className: "actions" },
+    h("a", { href: itemLink(row).hash }, "About this item"),
     add && h("button", { onclick: () => add(row) }, "Add to basket"),
   );
   if (!reasons) {
@@ -85,9 +92,9 @@ async function explain(place, row, reasons, add, card) {
   place.replaceChildren(loading("Loading reasons …", 3));
   try {
     const found = await reasons(row.item);
-    place.replaceChildren(parts(found), actions);
+    place.replaceChildren(...why(found, scoreName(card)), actions);
     if (card.can.similar_items) alike(row, actions);
-    const first = found.parts[0];
+    const first = found.factors[0] ?? found.parts[0];
     say(
       first
         ? `${first.name} contributes ${percent(first.contribution / found.score)} of the score`
@@ -98,43 +105,53 @@ async function explain(place, row, reasons, add, card) {
   }
 }
 
-/** The parts of a score as bars; they add up to the score. */
-function parts(found) {
-  const largest = Math.max(
-    ...found.parts.map((part) => part.contribution),
-    found.others.contribution,
-    found.prior,
-    1e-300,
+/** The parts of a score, by taste and by item; each table adds up to the score. */
+function why(found, scoreIs) {
+  const total = `the ${scoreIs === "expected" ? "expected count" : scoreIs} of ${number(found.score)}`;
+  if (!found.parts.length) return [h("p", {}, `Without any history, every user gets ${total}.`)];
+  const tastes = found.factors.length
+    ? partTable(
+        `Tastes behind ${total}`,
+        found.factors.map((one) => [factorLink(one), one.contribution]),
+        [[plural(found.other_factors.n_factors, "other factor"), found.other_factors.contribution]],
+      )
+    : null;
+  const called = labels(found.parts);
+  const items = partTable(
+    tastes ? "Items behind it" : `Items behind ${total}`,
+    found.parts.map((part, n) => [
+      [itemLink(part, called[n]), h("small", {}, ` × ${number(part.count)}`)],
+      part.contribution,
+    ]),
+    [
+      [plural(found.others.n_items, "other item"), found.others.contribution],
+      ["prior, before any data", found.prior],
+    ],
   );
-  const line = (name, detail, value, kind = "") =>
+  return [tastes, items].filter(Boolean);
+}
+
+/** Parts as bars, and what is left of the total as plain lines below. */
+function partTable(caption, parts, rest) {
+  const largest = Math.max(...parts.map(([, value]) => value), 1e-300);
+  const bar = (value) => h("span", { style: { width: `${(100 * Math.max(value, 0)) / largest}%` } });
+  const line = (name, value, className) =>
     h(
       "tr",
-      { className: kind },
-      h("th", { scope: "row" }, name, detail && h("small", {}, ` ${detail}`)),
-      h("td", { className: "bar" }, h("span", { style: { width: `${(100 * Math.max(value, 0)) / largest}%` } })),
+      { className },
+      h("th", { scope: "row" }, name),
+      h("td", { className: "bar" }, className === "part" && bar(value)),
       h("td", { className: "value" }, number(value)),
     );
-  const called = labels(found.parts);
-  const rows = found.parts.map((part, n) => line(called[n], `× ${number(part.count)}`, part.contribution));
-  if (found.others.n_items)
-    rows.push(line(plural(found.others.n_items, "other item"), "", found.others.contribution, "rest"));
-  if (found.prior) rows.push(line("prior, before any data", "", found.prior, "rest"));
-  const caption = found.parts.length ? "Where this score comes from" : "Without any history, every user gets this score.";
   return h(
     "table",
     { className: "parts" },
     h("caption", {}, caption),
-    h("tbody", {}, rows),
     h(
-      "tfoot",
+      "tbody",
       {},
-      h(
-        "tr",
-        {},
-        h("th", { scope: "row" }, "total"),
-        h("td", {}),
-        h("td", { className: "value" }, number(found.score)),
-      ),
+      parts.map(([name, value]) => line(name, value, "part")),
+      rest.filter(([, value]) => value).map(([name, value]) => line(name, value, "rest")),
     ),
   );
 }
@@ -142,5 +159,12 @@ function parts(found) {
 async function alike(row, place) {
   const found = await get("similar/items", { item: row.item, n: 4 }).catch(() => null);
   if (found?.items.length)
-    place.append(h("p", { className: "alike" }, "Similar items: ", found.items.map((other) => other.name).join(" · ")));
+    place.append(
+      h(
+        "p",
+        { className: "alike" },
+        "Similar items: ",
+        found.items.map((other, n) => [n ? " · " : "", itemLink(other)]),
+      ),
+    );
 }

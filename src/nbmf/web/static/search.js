@@ -1,6 +1,7 @@
 // A search field with suggestions: a combobox with a list box, as WAI-ARIA describes it.
 
-import { h, say } from "./dom.js";
+import { get } from "./api.js";
+import { h, itemLink, plural, say, userLink } from "./dom.js";
 
 let made = 0;
 
@@ -121,3 +122,31 @@ export function searchField({ label, placeholder, find, choose, keep = false }) 
     h("div", { className: "field" }, input, list),
   );
 }
+
+/** A search field for users, which opens the user's page. */
+export const pickUser = () =>
+  searchField({
+    label: "Find a user",
+    placeholder: "User id, or part of it",
+    find: async (text, signal) =>
+      (await get("search/users", { q: text, n: 8 }, signal)).users.map((row) => ({
+        title: String(row.user),
+        detail: plural(row.n_items, "item"),
+        value: row.user,
+      })),
+    choose: (user) => (location.hash = userLink(user).hash),
+  });
+
+/** A search field for items; by default it opens the item's page. */
+export const pickItem = (label = "Find an item", choose = (row) => (location.hash = itemLink(row).hash)) =>
+  searchField({
+    label,
+    placeholder: "Part of a name",
+    find: async (text, signal) =>
+      (await get("search/items", { q: text, n: 8 }, signal)).items.map((row) => ({
+        title: row.name,
+        detail: plural(row.n_users, "user"),
+        value: row,
+      })),
+    choose,
+  });

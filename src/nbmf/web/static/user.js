@@ -1,34 +1,37 @@
-// One user: history, exposures and recommendations.
+// One user: tastes, history, exposures and recommendations.
 
 import { get } from "./api.js";
-import { colour, draw, logTicks } from "./charts.js";
-import { count, empty, fill, h, number, plural, say, userLink } from "./dom.js";
-import { rankedList } from "./ranked.js";
-import { searchField } from "./search.js";
 import { fillBasket, putIn } from "./basket.js";
+import { colour, draw, escaped, labelPoints, logTicks, short } from "./charts.js";
+import { count, empty, factorLink, fill, h, itemLink, number, numberTable, percent, plural, say, userLink } from "./dom.js";
+import { rankedList } from "./ranked.js";
+import { pickUser } from "./search.js";
 
-const SHOWN = 1000;
+const MOST = 1000; // items of a history that are loaded
+const SHOWN = 15; // rows of the history before "show all"
 
 export function showUser(main, card, [user]) {
   const chosen = user ?? String(card.example.user);
-  const title = h("h1", {}, `User ${chosen}`);
   const facts = h("p", { className: "facts" });
+  const tastes = h("div", {});
   const took = h("section", { className: "card", "aria-labelledby": "took-title" });
   const best = h("section", { className: "card", "aria-labelledby": "best-title" });
-  const actions = h("div", { className: "actions" });
+  const actions = h("div", { className: "actions" }, h("button", { onclick: () => another(card, chosen) }, "Another user"));
   const body = h("div", { className: "pair" }, took, best);
-  main.replaceChildren(h("div", { className: "head" }, h("div", {}, title, facts, actions), pickUser()), body);
+  main.replaceChildren(
+    h("div", { className: "head" }, h("div", {}, h("h1", {}, `User ${chosen}`), facts, tastes, actions), pickUser()),
+    body,
+  );
   document.title = `User ${chosen} · nbmf`;
   const best20 = get("recommend", { user: chosen, n: 20, level: 0.9 });
   fill(best, best20, (found) => bestCard(found, chosen, card), "Ranking items …");
-  const taken = get("exposures", { user: chosen, n: SHOWN });
+  const taken = get("exposures", { user: chosen, n: MOST });
   fill(took, taken, (found) => tookCard(found, card), "Loading history …").then((found) => {
     if (!found || !took.isConnected) return;
     facts.textContent = howMuch(found);
-    if (card.can.recommend_for && found.n_items) {
-      const begin = () => fillBasket(found.items, `user ${chosen}`);
-      actions.append(h("button", { onclick: begin }, "Open in basket"));
-    }
+    if (found.factors?.length && found.n_items) tastes.replaceWith(tasteList(found.factors));
+    if (card.can.recommend_for && found.n_items)
+      actions.append(h("button", { onclick: () => fillBasket(found.items, `user ${chosen}`) }, "Open in basket"));
     if (card.can.similar_users) neighbours(actions, chosen);
     say(`User ${chosen}: ${facts.textContent}`);
     plot(took, found, card);
@@ -36,37 +39,39 @@ export function showUser(main, card, [user]) {
   taken.catch((error) => error.status === 404 && took.isConnected && unknown(main, body, chosen));
 }
 
+/** Go to the next of the example users, who have few and many items in turns. */
+function another(card, chosen) {
+  const users = card.example_users.map(String);
+  const next = users[(users.indexOf(chosen) + 1) % users.length];
+  location.hash = `#/user/${encodeURIComponent(next)}`;
+}
+
 function howMuch({ n_items: nItems, items }) {
   const total = number(items.reduce((sum, row) => sum + row.count, 0));
   return `${plural(nItems, "item")}${nItems > items.length ? "" : `, total count ${total}`}`;
 }
 
-const pickUser = () =>
-  searchField({
-    label: "Find a user",
-    placeholder: "User id, or part of it",
-    find: async (text, signal) =>
-      (await get("search/users", { q: text, n: 8 }, signal)).users.map((row) => ({
-        title: String(row.user),
-        detail: plural(row.n_items, "item"),
-        value: row.user,
-      })),
-    choose: (user) => (location.hash = `#/user/${encodeURIComponent(user)}`),
-  });
+const tasteList = (factors) =>
+  h(
+    "ul",
+    { className: "tastes", "aria-label": "Tastes: the largest factors of this user" },
+    factors.filter((one) => one.share >= 0.05).map((one) => h("li", {}, factorLink(one), ` ${percent(one.share)}`)),
+  );
 
 /** An unknown user: say so, and offer users with similar ids. */
 async function unknown(main, shown, user) {
   const nobody = { users: [] };
   const near = await get("search/users", { q: user.slice(0, 3), n: 6 }).catch(() => nobody);
   const others = near.users.length ? near : await get("search/users", { n: 6 }).catch(() => nobody);
-  const links = others.users.map((row) => h("li", {}, userLink(row.user)));
   if (!shown.isConnected) return; // the page shows another user by now
   main.replaceChildren(
     h("div", { className: "head" }, h("h1", {}, `No user ${user}`), pickUser()),
     empty(
       "There is no user with this id in the training data.",
-      h("p", {}, near.users.length ? "Users with similar ids:" : "Try one of these:"),
-      h("ul", { className: "chips" }, links),
+      others.users.length > 0 && [
+        h("p", {}, near.users.length ? "Users with similar ids:" : "Try one of these:"),
+        h("ul", { className: "chips" }, others.users.map((row) => h("li", {}, userLink(row.user)))),
+      ],
     ),
   );
   say(`No user ${user}`);
@@ -100,13 +105,10 @@ function bestCard(found, user, card) {
 }
 
 function tookCard(found, card) {
-  const title = h(
-    "h2",
-    { id: "took-title" },
-    card.can.exposures ? "History and exposure" : "History",
-  );
+  const title = h("h2", { id: "took-title" }, card.can.exposures ? "History and exposure" : "History");
   if (!found.items.length)
     return [title, empty("No history.", h("p", {}, "Without counts in the training data, recommendations come from the prior alone."))];
+  const hasChart = found.items[0].expected !== undefined;
   const hint = card.can.exposures
     ? h(
         "p",
@@ -117,54 +119,24 @@ function tookCard(found, card) {
         h("b", { className: "under" }, "under-exposed"),
         ".",
       )
-    : found.items[0].expected !== undefined &&
-      h("p", { className: "hint" }, "On the line, counts are as high as the user’s tastes explain.");
+    : hasChart && h("p", { className: "hint" }, "On the line, counts are as high as the user’s tastes explain.");
   const chart =
-    found.items[0].expected !== undefined &&
+    hasChart &&
     h("div", { className: "chart", role: "img", "aria-label": "Chart of the history; the table below lists its values" });
-  return [title, hint, chart, asTable(found, card, !chart)];
+  const more =
+    found.n_items > found.items.length &&
+    h("p", { className: "hint" }, `The ${count(found.items.length)} largest of ${count(found.n_items)} counts.`);
+  return [title, hint, chart, historyTable(found), more];
 }
 
-function asTable(found, card, open) {
+function historyTable(found) {
   const columns = ["count", "expected", "exposure"].filter((name) => found.items[0][name] !== undefined);
   const cell = (row, name) =>
-    h("td", {}, name === "exposure" ? `${number(row.exposure)} ± ${number(row.sd)}` : number(row[name]));
-  const rows = found.items.slice(0, 200).map((row) =>
-    h(
-      "tr",
-      {},
-      h("th", { scope: "row" }, row.name),
-      columns.map((name) => cell(row, name)),
-    ),
-  );
-  const more =
-    found.n_items > rows.length &&
-    h("p", { className: "hint" }, `The ${rows.length} largest of ${count(found.n_items)} counts.`);
-  return h(
-    "details",
-    { open },
-    h("summary", {}, "Table"),
-    more,
-    h(
-      "div",
-      { className: "scroll", tabIndex: 0, role: "region", "aria-label": "History" },
-      h(
-        "table",
-        { className: "numbers" },
-        h(
-          "thead",
-          {},
-          h(
-            "tr",
-            {},
-            h("th", { scope: "col" }, "item"),
-            columns.map((name) => h("th", { scope: "col" }, name)),
-          ),
-        ),
-        h("tbody", {}, rows),
-      ),
-    ),
-  );
+    name === "exposure"
+      ? [number(row.exposure), h("small", {}, ` ± ${number(row.sd)}`)]
+      : number(row[name]);
+  const rows = found.items.map((row) => [itemLink(row), ...columns.map((name) => cell(row, name))]);
+  return numberTable(["item", ...columns], rows, SHOWN, "items");
 }
 
 function plot(section, found, card) {
@@ -172,21 +144,33 @@ function plot(section, found, card) {
   if (!place) return;
   const shows = card.can.exposures ? "exposure" : "expected";
   const rows = found.items.filter((row) => row.count > 0 && row[shows] > 0);
-  const x = rows.map((row) => row.count);
+  const x = rows.map((row, n) => spread(row.count, n));
   const y = rows.map((row) => row[shows]);
-  const [left, right] = [Math.min(...x) / 1.25, Math.max(...x, 2) * 1.25];
-  const [low, high] = [Math.min(...y, 0.5) / 1.2, Math.max(...y, 2) * 1.25];
+  const [left, right] = [Math.min(...x) / 1.25, Math.max(...x, 2) * 1.6];
+  const [low, high] = [Math.min(...y, 0.5) / 1.25, Math.max(...y, 2) * 1.3];
   const words = rows.map(
     (row) =>
       `<b>${escaped(row.name)}</b><br>count ${number(row.count)}, expected ${number(row.expected)}` +
       (row.exposure === undefined ? "" : `<br>exposure ${number(row.exposure)} ± ${number(row.sd)}`),
   );
+  const dashed = { type: "line", line: { color: colour("alarm"), width: 1.5, dash: "dash" } };
+  const line = card.can.exposures
+    ? { ...dashed, xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1 }
+    : { ...dashed, x0: left, x1: right, y0: left, y1: right };
+  const logarithmic = (axis, text, ends) => ({
+    ...axis,
+    type: "log",
+    title: { ...axis.title, text },
+    range: ends.map(Math.log10),
+    ...logTicks(...ends),
+    fixedrange: true,
+  });
   draw(place, ({ axis, layout }) => ({
     data: [
       {
         type: "scatter",
         mode: "markers",
-        x: x.map(spread),
+        x,
         y,
         text: words,
         hovertemplate: "%{text}<extra></extra>",
@@ -200,47 +184,21 @@ function plot(section, found, card) {
     ],
     layout: {
       ...layout,
-      xaxis: {
-        ...axis,
-        type: "log",
-        title: { ...axis.title, text: "count" },
-        range: [left, right].map(Math.log10),
-        ...logTicks(left, right),
-        fixedrange: true,
-      },
-      yaxis: {
-        ...axis,
-        type: "log",
-        title: { ...axis.title, text: card.can.exposures ? "exposure" : "expected" },
-        range: [low, high].map(Math.log10),
-        ...logTicks(low, high),
-        fixedrange: true,
-      },
-      shapes: [
-        card.can.exposures
-          ? {
-              type: "line",
-              xref: "paper",
-              x0: 0,
-              x1: 1,
-              y0: 1,
-              y1: 1,
-              line: { color: colour("alarm"), width: 1.5, dash: "dash" },
-            }
-          : {
-              type: "line",
-              x0: left,
-              x1: right,
-              y0: left,
-              y1: right,
-              line: { color: colour("alarm"), width: 1.5, dash: "dash" },
-            },
-      ],
+      xaxis: logarithmic(axis, "count", [left, right]),
+      yaxis: logarithmic(axis, shows, [low, high]),
+      shapes: [line],
     },
+    annotate: (area) => labelPoints(area, notable(rows).map((n) => [short(rows[n].name), n]), x, y),
   }));
+}
+
+/** The rows to name on the chart, in turns: the most exposed, the least exposed, those with the largest counts. */
+function notable(rows) {
+  const excess = (row) => row.exposure ?? row.count / row.expected;
+  const order = (value) => rows.map((_, n) => n).sort((a, b) => value(rows[b]) - value(rows[a]));
+  const turns = [order(excess), order((row) => row.count), order((row) => -excess(row))];
+  return [...new Set(Array.from({ length: 4 }, (_, n) => turns.map((list) => list[n])).flat())].filter((n) => n >= 0);
 }
 
 /** Shift points a little sideways, always by the same amount, so that equal counts do not overlap. */
 const spread = (value, n) => value * (1 + 0.09 * (((n * 0.618034) % 1) - 0.5));
-
-const escaped = (text) => text.replace(/[&<>]/g, (letter) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[letter]);

@@ -1,0 +1,196 @@
+"""The settings of models on the command line: typed, found by a search, and fitted again."""
+
+import json
+import shlex
+import subprocess
+import sys
+import warnings
+
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+
+import nbmf
+from helpers import interrupted_at, typed
+from nbmf.cli import main
+from nbmf.cli.options import FITTED, as_typed, make_model
+from nbmf.evaluation.experiments.tuned import TunedComparison
+from small_study import make_quick
+
+QUICK = ["-k", "3", "--max-iter", "5"]
+
+
+@pytest.mark.parametrize(
+    ("options", "model"),
+    [
+        (["--user-shape", "0.3", "--item-shape", "0.5"], nbmf.NBMF(3, user_shape=0.3, item_shape=0.5, max_iter=5)),
+        (["--rates", "per_row", "--accelerate"], nbmf.NBMF(3, rates="per_row", accelerate=True, max_iter=5)),
+        (["--inference", "mm", "--threads", "1"], nbmf.NBMF(3, inference="mm", n_threads=1, max_iter=5)),
+        (["--input", "log1p"], nbmf.NBMF(3, input="log1p", max_iter=5)),
+        (["--model", "poisson", "--item-shape", "2"], nbmf.PoissonMF(3, item_shape=2.0, max_iter=5)),
+        (["--model", "averaged"], nbmf.Averaged(nbmf.NBMF(3, max_iter=5))),
+    ],
+)
+def test_fit_has_the_settings_of_the_estimators(plays, tmp_path, options, model):
+    typed("fit", plays, "-o", tmp_path / "typed.nbmf", *QUICK, *options)
+    verbose = "estimator__verbose" if isinstance(model, nbmf.Averaged) else "verbose"
+    same = clone(model).set_params(random_state=0, **{verbose: True})
+    same.fit(nbmf.read_interactions(plays)).save(tmp_path / "same.nbmf")
+    assert (tmp_path / "typed.nbmf").read_bytes() == (tmp_path / "same.nbmf").read_bytes()
+
+
+def test_nbslim_has_settings_of_its_own(plays, tmp_path):
+    options = ["--penalty", "5", "--input", "binary", "--target", "counts", "--tol", "1", "--max-iter", "7"]
+    typed("fit", plays, "-o", tmp_path / "typed", "--model", "nbslim", *options, "--no-accelerate", "--quiet")
+    own = {"penalty": 5.0, "input": "binary", "target": "counts", "tol": 1.0, "max_iter": 7, "accelerate": False}
+    nbmf.NBSLIM(**own).fit(nbmf.read_interactions(plays)).save(tmp_path / "same")
+    assert (tmp_path / "typed").read_bytes() == (tmp_path / "same").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("model", "option"),
+    [
+        ("nbslim", ["--user-shape", "1"]),
+        ("nbslim", ["--seed", "1"]),
+        ("binary", ["--concentration", "2"]),
+        ("nbmf", ["--penalty", "2"]),
+    ],
+)
+def test_what_a_model_does_not_have_is_refused(plays, tmp_path, model, option):
+    refused = typed("fit", plays, "-o", tmp_path / "m", "--model", model, *option, code=2)
+    assert f"{option[0]} is not a setting of the model {model}; leave it out" in refused.stderr
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_whatever_a_search_finds_can_be_typed(name):
+    """Each trial of `compare --tune`, typed as options of `nbmf fit`, is the model of that trial."""
+    for found in TunedComparison((name,), n_trials=5).settings_of(name):
+        words = ["DATA", "-o", "MODEL", *shlex.split(as_typed(name, found))]
+        settings = main.commands["fit"].make_context("fit", words).params
+        model = make_model(settings["model"], settings)
+        model = model.estimator if name == "averaged" else model
+        assert {key: model.get_params()[key] for key in found} == found
+
+
+def test_quiet_writes_nothing_but_the_model(plays, tmp_path):
+    told = typed("fit", plays, "-o", tmp_path / "m", *QUICK, "--tol", 0, "--quiet")
+    assert told.output == ""
+    assert nbmf.load(tmp_path / "m").n_iter_ == 5
+    answer = typed("fit", plays, "-o", tmp_path / "m", *QUICK, "--tol", 0, "--quiet", "--json")
+    assert json.loads(answer.stdout)["sweeps"] == 5
+    assert answer.stderr == ""
+
+
+# ---- what a fit warns of --------------------------------------------------------------------------------------------
+
+
+def test_an_unfinished_fit_says_what_to_type(plays, tmp_path):
+    told = typed("fit", plays, "-o", tmp_path / "m", *QUICK, "--json")
+    facts = json.loads(told.stdout)
+    assert (facts["converged"], facts["ending"]) == (False, "max_iter")
+    (note,) = [line for line in told.stderr.splitlines() if line.startswith("note: ")]
+    assert "--max-iter" in note
+    assert "--accelerate" in note
+    finished = typed("fit", plays, "-o", tmp_path / "m", "-k", 3, "--max-iter", 9999, "--json")
+    assert json.loads(finished.stdout)["converged"]
+    assert "note:" not in finished.stderr
+
+
+def test_warnings_are_lines_without_a_place_in_the_code(plays, tmp_path, monkeypatch):
+    fit = nbmf.NBMF.fit
+
+    def warned(self, X, **control):
+        for category in (UserWarning, ConvergenceWarning):
+            warnings.warn("try accelerate=True, max_iter=2000 or input='log1p'", category, stacklevel=1)
+        return fit(self, X, **control)
+
+    monkeypatch.setattr(nbmf.NBMF, "fit", warned)
+    told = typed("fit", plays, "-o", tmp_path / "m", *QUICK, "--tol", 0, "--quiet")
+    assert told.stderr == "note: try --accelerate, --max-iter 2000 or --input log1p\n"  # once
+
+
+# ---- compare --------------------------------------------------------------------------------------------------------
+
+
+def test_compare_has_nbslim_by_default(plays):
+    answer = json.loads(typed("compare", plays, *QUICK, "--json").stdout)
+    assert {row["name"] for row in answer["models"]} == {"nbmf", "poisson", "binary", "nbslim", "popularity"}
+
+
+def test_compare_writes_the_best_model(plays, tmp_path, monkeypatch):
+    make_quick(monkeypatch)
+    best, again = tmp_path / "best.nbmf", tmp_path / "again.nbmf"
+    told = typed("compare", plays, *QUICK, "--models", "poisson,ease", "--tune", 2, "-o", best)
+    train, test = nbmf.read_interactions(plays).split(seed=0)
+    found = json.loads(typed("compare", plays, *QUICK, "--models", "poisson,ease", "--tune", 2, "--json").stdout)
+    (row,) = [row for row in found["models"] if row["name"] == "poisson"]
+    model = nbmf.PoissonMF(**row["settings"], random_state=0, verbose=True).fit(train)
+    model.save(again)
+    assert best.read_bytes() == again.read_bytes()
+    assert nbmf.evaluate(nbmf.load(best), train, test)["ndcg_counts"].mean == pytest.approx(row["mean"])
+    assert as_typed("poisson", row["settings"]) in told.stdout
+    assert "penalty=" in told.stdout  # ease, which `nbmf fit` does not have
+
+
+def test_compare_does_not_write_what_it_cannot(plays, tmp_path):
+    refused = typed("compare", plays, "--models", "ease,popularity", "-o", tmp_path / "m", code=2)
+    assert "-o needs one of nbmf, poisson, binary, nbslim, averaged" in refused.stderr
+    data = tmp_path / "plays.csv"
+    data.write_bytes(plays.read_bytes())
+    assert "name another file" in typed("compare", data, *QUICK, "-o", data, code=2).stderr
+    assert data.read_bytes() == plays.read_bytes()
+
+
+def test_slow_models_say_that_they_are_fitted(plays):
+    told = typed("compare", plays, "--models", "popularity,ease").stderr
+    assert told.index("EASE: fitting …") < told.index("EASE: fitted in")
+
+
+# ---- tune -----------------------------------------------------------------------------------------------------------
+
+
+def test_tune_is_tune(plays, tmp_path):
+    pytest.importorskip("optuna", reason="optuna is not installed: extra tune")
+    options = ["-k", 3, "--seed", 4, "--trials", 3, "--study", tmp_path / "trials"]
+    answer = typed("tune", plays, *options, "--json", "-o", tmp_path / "m")
+    data = nbmf.read_interactions(plays)
+    expected = nbmf.tune(data, n_trials=3, seed=4, settings={"n_components": 3})
+    found = json.loads(answer.stdout)
+    assert found["settings"] == expected.best
+    assert found["value"] == expected.value
+    assert found["trials"] == expected.trials
+    assert "3 of 3 trials" in answer.stderr
+    nbmf.NBMF(**expected.best, verbose=True).fit(data).save(tmp_path / "same")
+    assert (tmp_path / "m").read_bytes() == (tmp_path / "same").read_bytes()
+    again = typed("tune", plays, *options)
+    assert "of 3 trials" not in again.stderr  # nothing was tried again
+    assert f"nbmf fit DATA -o MODEL {as_typed('nbmf', expected.best)}\n" in again.stdout
+    assert f"{expected.value:.4g}" in again.stdout
+
+
+@pytest.mark.parametrize("model", ["nbslim", "binary"])
+def test_tune_has_every_model(plays, model):
+    pytest.importorskip("optuna", reason="optuna is not installed: extra tune")
+    found = json.loads(typed("tune", plays, "--model", model, "--trials", 2, "--quiet", "--json").stdout)
+    assert found["value"] == max(trial["value"] for trial in found["trials"])
+    assert ("penalty" in found["settings"]) == (model == "nbslim")
+
+
+def test_ctrl_c_ends_a_search(plays, tmp_path, monkeypatch):
+    pytest.importorskip("optuna", reason="optuna is not installed: extra tune")
+    interrupted_at(2, monkeypatch)
+    told = typed("tune", plays, *QUICK, "--trials", 3, "-o", tmp_path / "m", code=130)
+    assert "trials" not in told.output
+    assert "Traceback" not in told.output
+    assert not (tmp_path / "m").exists()
+    told = typed("tune", plays, *QUICK, "--study", tmp_path / "trials", code=130)
+    assert "finished trials are kept in" in told.stderr
+
+
+def test_workers_do_not_warn(plays):
+    """Of a search, the best number of sweeps is among what is found; rows say whether a fit converged."""
+    command = [sys.executable, "-m", "nbmf", "compare", plays, *QUICK, "--models", "poisson", "--tune", "1"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert "2 of 2 fits" in told.stderr
+    assert "Warning" not in told.stderr
+    assert "not converged" not in told.stderr

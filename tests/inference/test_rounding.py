@@ -1,0 +1,99 @@
+"""Numbers at the edge of their precision: rounding is no fall, masks leave nothing below 0, factors stay finite."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+
+import nbmf
+from nbmf.model.factors import largest
+
+
+def sparse_counts(seed, shape=(12, 13)):
+    rng = np.random.default_rng(seed)
+    return rng.poisson(rng.gamma(0.5, 2.0, shape)) * (rng.random(shape) < 0.2).astype(float)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nbmf.PoissonMF(5, user_shape=10.0, item_shape=0.01),
+        nbmf.PoissonMF(2, user_shape=100.0, item_shape=0.3, accelerate=True),
+        nbmf.NBMF(3, exposure="exact"),
+        nbmf.NBMF(3, exposure="tied", n_clusters=4),
+    ],
+    ids=["poisson", "accelerated", "exact", "tied"],
+)
+def test_rounding_is_not_a_fall(model):
+    """Where nothing is left to gain, the objective moves by the last places of what is summed up in it."""
+    for seed in range(12):
+        fitted = clone(model).set_params(dtype="float64", tol=0, max_iter=150, random_state=seed)
+        assert fitted.fit(sparse_counts(seed)).n_iter_ == 150
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("exposure", ["exact", "tied"])
+def test_nothing_is_summed_up_but_the_factors(exposure, dtype):
+    """Without counts and nearly without exposures, the objective is a difference of entropies and tends to 0."""
+    for seed in range(6):
+        model = nbmf.NBMF(3, concentration=1e-10, exposure=exposure, n_clusters=4, dtype=dtype, random_state=seed)
+        model.set_params(tol=0, max_iter=40).fit(np.zeros((16, 5)))
+        assert abs(model.objective_[-1]) < 1e-5
+
+
+def test_a_fit_that_stands_still_has_converged():
+    """No sweep gains 1e-15 of the objective in single precision: it would go up and down until max_iter."""
+    model = nbmf.NBMF(2, tol=1e-15, max_iter=3000, random_state=0).fit(sparse_counts(3))
+    assert model.converged_
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("exposure", ["exact", "tied"])
+def test_a_row_or_column_of_unknown_cells(exposure, dtype, tmp_path):
+    """What an unknown cell adds to an exact sum is taken off again; what is left of a whole row must not be below 0."""
+    for seed in range(10):
+        X, unknown = sparse_counts(seed, (20, 15)), np.zeros((20, 15))
+        unknown[3], unknown[:, 4] = 1, 1
+        model = nbmf.NBMF(4, exposure=exposure, n_clusters=4, dtype=dtype, max_iter=10, tol=0, random_state=seed)
+        model.fit(X, unknown=sp.csr_array(unknown))
+        assert np.all(model.result_.user_posterior.exposed >= 0)
+        assert np.all(model.result_.item_posterior.exposed >= 0)
+        model.save(tmp_path / "masked.nbmf")
+        assert np.array_equal(nbmf.load(tmp_path / "masked.nbmf").user_factors_, model.user_factors_)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_points_stay_finite(backend, dtype):
+    """A new user of items that hardly anybody takes would need a factor beyond any number."""
+    tiny = np.finfo(dtype).tiny
+    H = np.full((6, 1), 100 * tiny, dtype)
+    model = nbmf.PoissonMF(1, inference="mm", init=(np.ones((4, 1)), H), max_iter=1, dtype=dtype, backend=backend)
+    model.fit(np.zeros((4, 6)))
+    model.result_.item_posterior.value[:] = H
+    found = model.transform(np.full((1, 6), 1e9))
+    assert np.all(np.isfinite(found))
+    assert found.max() <= largest(np.dtype(dtype)) * (1 + 1e-6)
+    assert np.isfinite(found.max() ** 2)
+
+
+@pytest.mark.parametrize("inference", ["cavi", "mm"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_unknown_cells_may_hold_nearly_all_intensity(dtype, inference):
+    """Then little is left of a sum over all cells once they are taken off; no probability of counts is above 1."""
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        X, unknown = rng.poisson(1.0, (9, 9)).astype(float), rng.random((9, 9)) < 0.5
+        X[0, 0], unknown[0] = 1e9, True
+        unknown[0, 0] = unknown[3, 3] = False
+        model = nbmf.PoissonMF(2, user_shape=0.01, item_shape=0.01, inference=inference, dtype=dtype, random_state=seed)
+        model.set_params(tol=0, max_iter=40).fit(X, unknown=sp.csr_array(unknown))
+        assert max(model.objective_) <= 32 * np.finfo(dtype).eps * 1e9
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_intensities_that_underflow(backend):
+    """Shapes of 0.01 make geometric means of 1e-40 and less."""
+    X = np.random.default_rng(0).poisson(0.5, (6, 8))
+    model = nbmf.NBMF(2, user_shape=0.01, item_shape=0.01, backend=backend, max_iter=30, random_state=0).fit(X)
+    assert np.all(np.isfinite(model.transform(np.eye(8))))
