@@ -1,4 +1,7 @@
-"""The passes in their shortest correct form, with dense arrays and any likelihood: what all others must agree with."""
+"""The passes in their shortest correct form, with dense arrays and any likelihood: what all others must agree with.
+
+Everything is computed in double precision; what is kept of it is in that of the factors.
+"""
 
 from dataclasses import dataclass
 
@@ -28,7 +31,7 @@ class DenseExpectation:
     def user_sums(self) -> Sums:
         """The two sums of Eq. (update_w)."""
         allocated = self.users.geometric_mean * (self.share @ self.items.geometric_mean)
-        return Sums(allocated, self.exposure @ self.items.mean)
+        return _kept(allocated, self.exposure @ self.items.mean, self.users)
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,12 @@ class Reference(OnHost):
     def expect(self, counts: Counts, given: Given, *, sum_users: bool = True) -> DenseExpectation:
         """Eqs. (update_c) and (update_a)."""
         users, items, likelihood, ties = given
-        count = counts.by_user.toarray()
+        count = counts.by_user.toarray().astype(np.float64)
         unknown = count < 0  # not part of the data at all
         count[unknown] = 0
-        geometric_intensity = np.maximum(users.geometric_mean @ items.geometric_mean.T, LEAST_INTENSITY[count.dtype])
-        intensity: Array = users.mean @ items.mean.T
+        least = LEAST_INTENSITY[users.mean.dtype]
+        geometric_intensity = np.maximum(_products(users.geometric_mean, items.geometric_mean), least)
+        intensity: Array = _products(users.mean, items.mean)
         if ties is not None:
             intensity = pool_unseen(intensity, (count == 0) & ~unknown, ties)
         events = likelihood.events(count, geometric_intensity)
@@ -57,7 +61,7 @@ class Reference(OnHost):
         """Return the two sums of Eq. (update_h)."""
         share, exposure = expectation.share, expectation.exposure
         allocated = expectation.items.geometric_mean * (share.T @ expectation.users.geometric_mean)
-        return Sums(allocated, exposure.T @ users.mean)
+        return _kept(allocated, exposure.T @ users.mean, users)
 
     def slopes(
         self, counts: Counts, expectation: DenseExpectation, group: str
@@ -87,6 +91,15 @@ class Reference(OnHost):
         mean, geometric_mean = shape / rate, np.exp(mean_log).astype(shape.dtype)
         rows = (mean.sum(axis=1, dtype=np.float64), mean_log.sum(axis=1), entropy.sum(axis=1))
         return Gamma(mean, geometric_mean, sums.exposed, prior.rate, *rows)
+
+
+def _products(rows: Array, columns: Array) -> NDArray[np.float64]:
+    return rows.astype(np.float64) @ columns.astype(np.float64).T
+
+
+def _kept(allocated: NDArray[np.float64], exposed: NDArray[np.float64], factor: Factor) -> Sums:
+    dtype = factor.mean.dtype
+    return Sums(allocated.astype(dtype), exposed.astype(dtype))
 
 
 def pool_unseen(intensity: Array, unseen: NDArray[np.bool_], ties: Ties) -> Array:
