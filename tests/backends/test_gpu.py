@@ -402,7 +402,7 @@ def test_without_a_gpu_the_user_is_told():
 
 def test_without_torch_the_way_out_is_named(monkeypatch):
     monkeypatch.setattr("nbmf.backends.find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match=r"nbmf\[gpu\]"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install '.\[gpu\]'"):
         make_backend("gpu")
 
 

@@ -27,7 +27,7 @@ def test_demo_recommends_compares_and_draws(groceries, tmp_path):
     assert " 10 │" in result.output
     assert "binarized PoissonMF" in result.output
     assert "flatters NBMF" in result.output
-    assert "`nbmf reproduce` finds" in " ".join(result.output.split())
+    assert "`nbmf reproduce` compares" in " ".join(result.output.split())
     assert all(f"│ count{at} " in result.output for at in ("", " ≥ 1", " ≥ 2", " ≥ 5"))
     assert str(tmp_path / "exposure.png") in result.output
     assert (tmp_path / "exposure.png").stat().st_size > 0
@@ -40,7 +40,7 @@ def test_demo_names_an_unknown_household(groceries):
     assert "999999 is not among the 2250 households" in result.output
 
 
-COMMANDS = {"demo", "fit", "plan", "recommend", "evaluate", "compare", "tune", "reproduce", "serve", "explore"}
+COMMANDS = {"demo", "fit", "plan", "recommend", "evaluate", "compare", "tune", "reproduce", "serve", "explore", "warm"}
 
 
 def test_help_lists_every_command_with_a_sentence():

@@ -189,7 +189,8 @@ NO_SIZE = ("x", None, True, -1, {"float": "nan"}, 10**400, {"arrays": 2})
 NO_NAME = ("x", None, True, 3, {"arrays": 2})
 HOSTILE = {
     "n_threads": NO_COUNT, "max_iter": (None, *NO_COUNT), "tol": NO_SIZE, "backend": NO_NAME, "dtype": ("f2", *NO_NAME),
-    "accelerate": ("yes", None, 2, {"arrays": 2}), "verbose": ("yes", None, 2), "concentration": (0, 1e31, *NO_SIZE),
+    "accelerate": ("yes", None, 2, {"arrays": 2}), "verbose": ("yes", None, -1),
+    "concentration": (0, 1e31, *NO_SIZE),
 }  # fmt: skip
 OF_FACTORS = HOSTILE | {
     "n_components": (None, *NO_COUNT), "user_shape": (0, {"float": "inf"}, *NO_SIZE), "item_shape": (0, *NO_SIZE),

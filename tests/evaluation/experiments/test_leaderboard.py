@@ -19,7 +19,7 @@ from small_study import QUICK, make_quick, planted
 
 @pytest.fixture(scope="module")
 def script():
-    path = Path(__file__).parents[2] / "benchmarks" / "leaderboard.py"
+    path = Path(__file__).parents[3] / "benchmarks" / "leaderboard.py"
     if not path.exists():
         pytest.skip("benchmarks/ is not part of this copy")
     pytest.importorskip("matplotlib", reason="pictures come with the extra 'plots'")

@@ -213,7 +213,7 @@ def test_the_report_needs_nothing_but_itself(answer, results):
     folder = results.store.folder
     html, markdown = (folder / "report.html").read_text(), (folder / "report.md").read_text()
     assert not re.search(r"https?://|<script|<link|@import|url\(", html)
-    assert set(re.findall(r'src="(.{14})', html)) == {"data:image/png"}
+    assert set(re.findall(r'src="(.{14})', html)) == {"data:image/svg"}
     assert len(re.findall(r"<img", html)) == 6
     for claim in all_claims(results):
         for words in (claim.statement, claim.verdict):
