@@ -129,8 +129,8 @@ KINDS = {"Poisson", "NegativeBinomial", "Gamma", "Point"}
 
 
 def test_the_package_is_small():
-    the_house, at_the_door = 17_500, 2_500  # what newcomers asked for is counted apart
-    assert sum(len(path.read_text().splitlines()) for path in MODULES.values()) <= the_house + at_the_door
+    the_house, at_the_door, models = 17_500, 2_500, 400  # what newcomers asked for and new models are counted apart
+    assert sum(len(path.read_text().splitlines()) for path in MODULES.values()) <= the_house + at_the_door + models
 
 
 @pytest.mark.parametrize("estimator", [nbmf.NBMF, nbmf.PoissonMF, nbmf.NBSLIM, nbmf.Averaged])

@@ -18,7 +18,7 @@ from nbmf.storage import container
 class ZeroInflatedPoisson(Likelihood):
     """Exposed with probability π: a ~ Bernoulli(π), y ~ Poisson(a μ)."""
 
-    kind = "zero_inflated_poisson"
+    kind = "inflated_poisson"
     probability: float = 0.5
 
     def exposure(self, count, intensity):
@@ -54,7 +54,7 @@ def made(**settings):
 
 def test_it_is_one_short_class():
     assert len(inspect.getsource(ZeroInflatedPoisson).splitlines()) <= 30
-    assert KINDS["zero_inflated_poisson"] is ZeroInflatedPoisson
+    assert KINDS["inflated_poisson"] is ZeroInflatedPoisson
 
 
 def test_its_functions_are_a_distribution_and_its_derivative():
@@ -110,7 +110,7 @@ def new_user():
 
 
 def test_a_backend_without_a_kernel_for_it_says_so():
-    with pytest.raises(ValueError, match=r"'zero_inflated_poisson'.*backend='reference'"):
+    with pytest.raises(ValueError, match=r"'inflated_poisson'.*backend='reference'"):
         made().set_params(backend="cpu").fit(data())
 
 
@@ -120,7 +120,7 @@ def test_a_likelihood_without_a_kind_of_its_own_is_refused():
         class Nameless(ZeroInflatedPoisson):
             pass
 
-    assert KINDS["zero_inflated_poisson"] is ZeroInflatedPoisson
+    assert KINDS["inflated_poisson"] is ZeroInflatedPoisson
 
 
 def test_a_forged_likelihood_is_refused(tmp_path):
@@ -128,7 +128,7 @@ def test_a_forged_likelihood_is_refused(tmp_path):
     found = container.read(tmp_path / "model.nbmf")
     for parameters in ({"probability": "much"}, {"other": 0.5}, None):
         forged = found.document["settings"] | {
-            "likelihood": {"likelihood": "zero_inflated_poisson", "parameters": parameters}
+            "likelihood": {"likelihood": "inflated_poisson", "parameters": parameters}
         }
         container.write(tmp_path / "forged", found.document | {"settings": forged}, found.arrays)
         with pytest.raises(container.StorageError, match=r"settings\.likelihood"):

@@ -68,6 +68,12 @@ class Counts:
         return float(values @ times)
 
     @cached_property
+    def size(self) -> float:
+        """Σ y(1 + ln(1+y)): about the size of counts times the logarithms of their intensities."""
+        values, times = self.values
+        return float((values * (1 + np.log1p(values))) @ times)
+
+    @cached_property
     def n_unknown(self) -> int:
         """Number of cells that are left out."""
         return int(np.count_nonzero(self.by_user.data < 0))

@@ -251,7 +251,7 @@ def rounding(state: State, counts: Counts) -> float:
     """
     α, eps = np.asarray(state.model.likelihood.concentration), np.finfo(counts.by_user.dtype).eps
     logarithm = float(np.max(np.abs(np.log(α, where=np.isfinite(α), out=np.zeros(α.shape)))))
-    size, n_entries = abs(state.log_base) + counts.total * (1 + logarithm) + counts.n_unknown, 0
+    size, n_entries = abs(state.log_base) + counts.size + counts.total * logarithm + counts.n_unknown, 0
     if math.isfinite(state.objective):
         size += abs(state.objective)
     for factor, prior in ((state.users, state.model.user_prior), (state.items, state.model.item_prior)):

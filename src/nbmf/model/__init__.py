@@ -8,6 +8,7 @@ form of §4.
 
 from dataclasses import dataclass
 
+from nbmf.model import family as family  # so that files know its members
 from nbmf.model.factors import Prior
 from nbmf.model.likelihood import Likelihood
 

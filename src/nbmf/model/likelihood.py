@@ -19,7 +19,6 @@ kernel for its `kind`.
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Real
@@ -41,21 +40,25 @@ LEAST, MOST = 1e-3, 1e4  # bounds of a learned α: counts no more dispersed than
 
 
 @dataclass(frozen=True)
-class Likelihood(ABC):
-    """Base class of all likelihoods: a frozen dataclass whose fields are parameters."""
+class Likelihood:
+    """Base class of all likelihoods: a frozen dataclass whose fields are parameters.
+
+    As it stands, every event is one count and every exposure is 1.
+    """
 
     kind: ClassVar[str]  # name in files and in the fast backends
-    has_exposure: ClassVar[bool] = True  # False where a is always 1, so that only the non-zeros cost anything
+    has_exposure: ClassVar[bool] = False  # whether a varies; otherwise only the non-zeros cost anything
 
     def __init_subclass__(cls) -> None:
         if "kind" not in cls.__dict__:
             raise TypeError(f"{cls.__name__} needs a `kind` of its own, the name that files give it")
         KINDS[cls.kind] = cls
+        cls.has_exposure = cls.exposure is not Likelihood.exposure
 
     @property
     def concentration(self) -> Parameter:
         """α where exposures follow Gamma(α, α), infinite where they are 1; NaN for other likelihoods."""
-        return math.nan
+        return math.nan if self.has_exposure else math.inf
 
     def events(self, count: ArrayLike, geometric_intensity: ArrayLike) -> Array:
         """Return E[n | y], the number of events behind a positive count."""
@@ -65,13 +68,13 @@ class Likelihood(ABC):
         """Return ln Σ_n p(y | n) λⁿ/n!, whose slope in ln λ is `events`."""
         return np.asarray(xlogy(count, geometric_intensity))
 
-    @abstractmethod
     def exposure(self, count: ArrayLike, intensity: ArrayLike) -> Array:
         """Return E[a | y, μ], the mean of the exposure given the count."""
+        return np.ones(np.broadcast(count, intensity).shape)
 
-    @abstractmethod
     def log_evidence(self, count: ArrayLike, intensity: ArrayLike) -> Array:
         """Return ln ∫ aʸ e^(−aμ) p(a) da and the constants, whose slope in −μ is `exposure`."""
+        return np.asarray(self.log_base(count) - np.asarray(intensity))
 
     def log_base(self, count: ArrayLike) -> Array:
         """Return the part of `log_evidence` that does not depend on the intensity; it is summed once per fit."""
@@ -79,7 +82,7 @@ class Likelihood(ABC):
 
     def exposure_sd(self, count: ArrayLike, intensity: ArrayLike) -> Array:
         """Return the standard deviation of the exposure given the count; NaN where it is not known in closed form."""
-        return np.full(np.broadcast(count, intensity).shape, np.nan)
+        return np.full(np.broadcast(count, intensity).shape, np.nan if self.has_exposure else 0.0)
 
     def mean(self, intensity: Array) -> Array:
         """Return E[y | μ]."""
@@ -163,28 +166,10 @@ class Poisson(Likelihood):
     """Every exposure is 1: y ~ Poisson(μ)."""
 
     kind = "poisson"
-    has_exposure = False
-
-    @property
-    def concentration(self) -> float:
-        """Infinite: there is no over-dispersion."""
-        return math.inf
-
-    def exposure(self, count: ArrayLike, intensity: ArrayLike) -> Array:
-        """Return 1 for every cell."""
-        return np.ones(np.broadcast(count, intensity).shape)
-
-    def exposure_sd(self, count: ArrayLike, intensity: ArrayLike) -> Array:
-        """Return 0 for every cell."""
-        return np.zeros(np.broadcast(count, intensity).shape)
 
     def log_base(self, count: ArrayLike) -> Array:
         """Return −ln y!."""
         return np.asarray(-gammaln(np.asarray(count) + 1.0))
-
-    def log_evidence(self, count: ArrayLike, intensity: ArrayLike) -> Array:
-        """Return −μ − ln y!."""
-        return np.asarray(self.log_base(count) - np.asarray(intensity))
 
     def variance(self, intensity: Array) -> Array:
         """Return μ."""

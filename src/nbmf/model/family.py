@@ -1,0 +1,325 @@
+"""The other likelihoods of the family: compound, zero-inflated, robust and binary counts, on the seam of likelihood.py.
+
+A compound count is the sum of n ~ Poisson(μ) jumps of at least 1 each, which keeps apart how often and how much at a
+time. Its exposure is always 1, so a fit costs the non-zeros only.
+
+    logarithmic jumps    log_events = lnΓ(y+r) − lnΓ(r) − ln y! + y ln θ,   r = λ/ρ,  ρ = −ln(1−θ)
+    geometric jumps      log_events = y ln p + ln Σ_n C(y−1, n−1) zⁿ/n!,    z = (1−p)λ/p
+    Bernoulli–Poisson    log_events = ln(e^λ − 1),                          y is 0 or 1
+    robust Poisson       log_events = y ln λ, but y ln(y/(1+ρ)) − y + (1+ρ)λ if y exceeds (1+ρ)λ
+    zero-inflated        log_evidence = ln π − μ − ln y!, but ln(1 − π + πe^(−μ)) if y is 0
+
+As θ, p → 0, π → 1 and ρ → ∞ these become Poisson; as θ → 1 a count of any size becomes one event.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import betainc, betaincc, betaln, digamma, gammainc, gammaincc, gammaln, xlogy
+
+from nbmf.model.likelihood import Array, Likelihood, Parameter
+
+STIRLING = 10.0  # from which a difference of digammas, which would cancel, is taken from Stirling's series
+NODES = np.arange(-32.0, 33.0)  # where a sum over events is sampled: eight standard deviations to either side
+MOST_EVENTS = 4096  # up to which a tail is summed event by event
+NEWTON_STEPS = 60
+
+
+@dataclass(frozen=True)
+class LogarithmicJumps(Likelihood):
+    """Compound Poisson with jumps P(j) = θʲ/(ρj), so y ~ NB(μ/ρ, θ) with variance mean/(1−θ).
+
+    Parameters
+    ----------
+    jump : float or array
+        θ, between 0 and 1: small jumps are all 1, and large ones are heavy-tailed.
+
+    Examples
+    --------
+    >>> LogarithmicJumps(0.9).events(count=[1, 10, 1000], geometric_intensity=0.5).round(2)  # hardly more than one each
+    array([1.  , 1.54, 2.51])
+    """
+
+    kind = "logarithmic_jumps"
+    jump: Parameter = 0.5
+
+    def __post_init__(self) -> None:
+        _check_probability("jump", self.jump)
+
+    @property
+    def _rate(self) -> Any:
+        return -np.log1p(-np.asarray(self.jump))  # ρ
+
+    def events(self, count: ArrayLike, geometric_intensity: ArrayLike) -> Array:
+        """Return r(ψ(y+r) − ψ(r)), between 1 and y."""
+        y, r = np.asarray(count, np.float64), np.asarray(geometric_intensity) / self._rate
+        # ψ(r) = ψ(1+r) − 1/r, so nothing overflows for small r
+        small = np.minimum(r, STIRLING)
+        direct = 1 + small * (digamma(np.maximum(y, 1.0) + small) - digamma(1 + small))
+        return np.asarray(np.where(y > 0, np.where(r < STIRLING, direct, _digamma_rise(y, np.maximum(r, STIRLING))), 0))
+
+    def log_events(self, count: ArrayLike, geometric_intensity: ArrayLike) -> Array:
+        """Return lnΓ(y+r) − lnΓ(r) − ln y! + y ln θ, by the beta function as the difference cancels for large y."""
+        y, r = np.asarray(count, np.float64), np.asarray(geometric_intensity) / self._rate
+        positive = np.where(y > 0, y, 1.0)
+        return np.asarray(np.where(y > 0, xlogy(y, self.jump) - np.log(positive) - betaln(r, positive), 0.0))
+
+    @property
+    def mean_jump(self) -> Any:
+        """The mean of a jump, θ/((1−θ)ρ)."""
+        return np.asarray(self.jump) / ((1 - np.asarray(self.jump)) * self._rate)
+
+    def with_mean_jump(self, mean: ArrayLike) -> "LogarithmicJumps":
+        """Return the likelihood whose mean jump is this: ρ solves (e^ρ − 1)/ρ = mean."""
+        target = np.log(np.maximum(np.asarray(mean, np.float64), 1 + 1e-9))
+        ρ = 2 * target  # (e^ρ − 1)/ρ is at least e^(ρ/2), so this is no less than the root
+        for _ in range(NEWTON_STEPS):
+            grown = np.expm1(-ρ)
+            value = ρ + np.log(-grown / ρ) - target
+            ρ = np.maximum(ρ - value / (-1 / grown - 1 / ρ), ρ / 4)
+        jump = np.clip(-np.expm1(-ρ), 1e-9, 1 - 1e-12)
+        return replace(self, jump=jump if jump.ndim else float(jump))
+
+    def mean(self, intensity: Array) -> Array:
+        """Return μ times the mean jump."""
+        return np.asarray(self.mean_jump * intensity)
+
+    def variance(self, intensity: Array) -> Array:
+        """Return the mean over 1−θ."""
+        return np.asarray(self.mean(intensity) / (1 - np.asarray(self.jump)))
+
+    def above(self, count: ArrayLike, intensity: ArrayLike) -> Array:
+        """Return P(y > count | μ), an incomplete beta function."""
+        return np.asarray(
+            betaincc(np.asarray(intensity) / self._rate, np.asarray(count) + 1, 1 - np.asarray(self.jump))
+        )
+
+    def up_to(self, count: ArrayLike, intensity: ArrayLike) -> Array:
+        """Return P(y ≤ count | μ)."""
+        return np.asarray(betainc(np.asarray(intensity) / self._rate, np.asarray(count) + 1, 1 - np.asarray(self.jump)))
+
+
+@dataclass(frozen=True)
+class GeometricJumps(Likelihood):
+    """Compound Poisson with jumps P(j) = (1−p) p^(j−1): mean μ/(1−p), variance μ(1+p)/(1−p)².
+
+    Parameters
+    ----------
+    jump : float or array
+        p, between 0 and 1: the probability that a jump goes on.
+    """
+
+    kind = "geometric_jumps"
+    jump: Parameter = 0.5
+
+    def __post_init__(self) -> None:
+        _check_probability("jump", self.jump)
+
+    def _terms(
+        self, count: ArrayLike, geometric_intensity: ArrayLike
+    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Return the numbers of events n at which Σ_n C(y−1, n−1) zⁿ/n! is sampled, the terms' logarithms, and a step.
+
+        The terms are largest near n with n² + n(1+z) = yz and fall off like a normal density. Where its deviation is
+        above four, 65 of them, some apart, sum up to what all do.
+        """
+        p = np.asarray(self.jump)
+        y, λ = np.broadcast_arrays(np.asarray(count, np.float64), np.asarray(geometric_intensity, np.float64) + 0 * p)
+        y, z = np.where(y > 0, y, 1.0), np.maximum(λ * (1 - p) / p, np.finfo(np.float64).tiny)
+        mode = 2 * y * z / (1 + z + np.sqrt((1 + z) ** 2 + 4 * y * z))
+        deviation = 1 / np.sqrt(2 / np.maximum(mode, 1) + 1 / (y - np.minimum(mode, y) + 1))
+        step = np.maximum(deviation / 4, 1.0)
+        n = np.clip(np.rint(mode), 1, y)[..., None] + NODES * step[..., None]
+        y, inside = y[..., None], (n >= 1) & (n <= y[..., None])
+        n = np.where(inside, n, 1.0)
+        logs = n * np.log(z)[..., None] - gammaln(n + 1) - np.log(y) - betaln(n, np.maximum(y - n, 0) + 1)
+        return n, np.where(inside, logs, -np.inf), step
+
+    def events(self, count: ArrayLike, geometric_intensity: ArrayLike) -> Array:
+        """Return E[n | y], the mean of n under the terms of the sum; between 1 and y."""
+        n, logs, _ = self._terms(count, geometric_intensity)
+        weights = np.exp(logs - logs.max(axis=-1, keepdims=True))
+        mean = (weights * n).sum(axis=-1) / weights.sum(axis=-1)
+        return np.asarray(np.where(np.asarray(count) > 0, mean, 0.0))
+
+    def log_events(self, count: ArrayLike, geometric_intensity: ArrayLike) -> Array:
+        """Return y ln p + ln Σ_n C(y−1, n−1) zⁿ/n!."""
+        _, logs, step = self._terms(count, geometric_intensity)
+        largest = logs.max(axis=-1)
+        total = largest + np.log(step * np.exp(logs - largest[..., None]).sum(axis=-1))
+        return np.asarray(np.where(np.asarray(count) > 0, xlogy(count, self.jump) + total, 0.0))
+
+    @property
+    def mean_jump(self) -> Any:
+        """The mean of a jump, 1/(1−p)."""
+        return 1 / (1 - np.asarray(self.jump))
+
+    def with_mean_jump(self, mean: ArrayLike) -> "GeometricJumps":
+        """Return the likelihood whose mean jump is this."""
+        jump = np.clip(1 - 1 / np.asarray(mean, np.float64), 1e-9, 1 - 1e-12)
+        return replace(self, jump=jump if jump.ndim else float(jump))
+
+    def mean(self, intensity: Array) -> Array:
+        """Return μ/(1−p)."""
+        return np.asarray(self.mean_jump * intensity)
+
+    def variance(self, intensity: Array) -> Array:
+        """Return μ(1+p)/(1−p)²."""
+        return np.asarray(intensity * (1 + np.asarray(self.jump)) * self.mean_jump**2)
+
+    def above(self, count: ArrayLike, intensity: ArrayLike) -> Array:
+        """Return P(y > count | μ)."""
+        return self._tail(count, intensity, betaincc, beyond=1.0)
+
+    def up_to(self, count: ArrayLike, intensity: ArrayLike) -> Array:
+        """Return P(y ≤ count | μ)."""
+        return self._tail(count, intensity, betainc, beyond=0.0)
+
+    def _tail(self, count: ArrayLike, intensity: ArrayLike, function: Any, beyond: float) -> Array:
+        """Average a tail of the sum of n jumps, an incomplete beta function, over n ~ Poisson(μ)."""
+        c, μ, p = (np.asarray(each, np.float64)[..., None] for each in (count, intensity, self.jump))
+        last = float(np.max(μ, initial=0) + 12 * np.sqrt(np.max(μ, initial=0)) + 30)
+        every = np.arange(min(last, MOST_EVENTS) + 1)
+        # so many events are sampled around their mean
+        n = every if last <= MOST_EVENTS else np.maximum(np.rint(μ) + 1.5 * NODES * np.maximum(np.sqrt(μ) / 4, 1), 0)
+        weights = np.exp(xlogy(n, μ) - gammaln(n + 1) - μ)
+        some = (n > 0) & (n <= c)
+        tail = function(np.where(some, n, 1.0), np.where(some, c - n, 0.0) + 1, 1 - p)
+        tail = np.where(some, tail, np.where(n > 0, beyond, 1 - beyond))
+        return np.asarray((weights * tail).sum(axis=-1) / weights.sum(axis=-1))
+
+
+@dataclass(frozen=True)
+class BernoulliPoisson(Likelihood):
+    """Whether there was any event: y = 1[n ≥ 1], so P(y = 1) = 1 − e^(−μ). Counts above 1 are taken as 1."""
+
+    kind = "bernoulli_poisson"
+
+    def events(self, count: ArrayLike, geometric_intensity: ArrayLike) -> Array:
+        """Return λ/(1 − e^(−λ))."""
+        λ = np.maximum(np.asarray(geometric_intensity, np.float64), np.finfo(np.float64).tiny)
+        return np.asarray(np.where(np.asarray(count) > 0, λ / -np.expm1(-λ), 0.0))
+
+    def log_events(self, count: ArrayLike, geometric_intensity: ArrayLike) -> Array:
+        """Return ln(e^λ − 1)."""
+        λ = np.maximum(np.asarray(geometric_intensity, np.float64), np.finfo(np.float64).tiny)
+        return np.asarray(np.where(np.asarray(count) > 0, λ + np.log(-np.expm1(-λ)), 0.0))
+
+    def mean(self, intensity: Array) -> Array:
+        """Return 1 − e^(−μ)."""
+        return np.asarray(-np.expm1(-intensity))
+
+    def variance(self, intensity: Array) -> Array:
+        """Return the variance of a Bernoulli variable."""
+        return np.asarray(-np.expm1(-intensity) * np.exp(-intensity))
+
+    def above(self, count: ArrayLike, intensity: ArrayLike) -> Array:
+        """Return P(y > count | μ)."""
+        return np.asarray(np.where(np.asarray(count) < 1, self.mean(np.asarray(intensity)), 0.0))
+
+    def up_to(self, count: ArrayLike, intensity: ArrayLike) -> Array:
+        """Return P(y ≤ count | μ)."""
+        return np.asarray(np.where(np.asarray(count) < 1, np.exp(-np.asarray(intensity)), 1.0))
+
+
+@dataclass(frozen=True)
+class RobustPoisson(Likelihood):
+    """Poisson counts on top of which a few are larger than they should be: y ~ Poisson(μ + s), s ≥ 0 with a penalty ρs.
+
+    It is a profile likelihood: s = max(0, y/(1+ρ) − μ) is its optimum, so probabilities do not sum to 1.
+
+    Parameters
+    ----------
+    penalty : float
+        ρ: a count is an outlier where it exceeds (1+ρ) times its intensity.
+    """
+
+    kind = "robust_poisson"
+    penalty: float = 2.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.penalty, bool) or not 0 < float(self.penalty) < np.inf:
+            raise ValueError(f"penalty is {self.penalty!r}; it must be a positive number (large is Poisson)")
+
+    def events(self, count: ArrayLike, geometric_intensity: ArrayLike) -> Array:
+        """Return min(y, (1+ρ)λ)."""
+        return np.asarray(np.minimum(count, (1 + self.penalty) * np.asarray(geometric_intensity)))
+
+    def log_events(self, count: ArrayLike, geometric_intensity: ArrayLike) -> Array:
+        """Return y ln λ, or its continuation y ln(y/(1+ρ)) − y + (1+ρ)λ for an outlier."""
+        y, λ, times = np.asarray(count, np.float64), np.asarray(geometric_intensity), 1 + self.penalty
+        outlier = xlogy(y, y / times) - y + times * λ
+        return np.asarray(np.where(y > times * λ, outlier, xlogy(y, np.maximum(λ, y / times))))
+
+    def log_base(self, count: ArrayLike) -> Array:
+        """Return −ln y!."""
+        return np.asarray(-gammaln(np.asarray(count) + 1.0))
+
+
+@dataclass(frozen=True)
+class ZeroInflatedPoisson(Likelihood):
+    """Exposed or not: a ~ Bernoulli(π), y ~ Poisson(aμ), with mean πμ and variance πμ(1 + (1−π)μ).
+
+    Parameters
+    ----------
+    probability : float or array
+        π of being exposed: one number, an array users × 1 or an array 1 × items.
+    """
+
+    kind = "zero_inflated_poisson"
+    probability: Parameter = 0.5
+
+    def __post_init__(self) -> None:
+        _check_probability("probability", self.probability)
+
+    def exposure(self, count: ArrayLike, intensity: ArrayLike) -> Array:
+        """Return 1 for a positive count, πe^(−μ)/(1 − π + πe^(−μ)) for a zero."""
+        exposed = self.probability * np.exp(-np.asarray(intensity))
+        return np.asarray(np.where(np.asarray(count) > 0, 1.0, exposed / (1 - np.asarray(self.probability) + exposed)))
+
+    def exposure_sd(self, count: ArrayLike, intensity: ArrayLike) -> Array:
+        """Return the standard deviation of a Bernoulli variable."""
+        mean = self.exposure(count, intensity)
+        return np.asarray(np.sqrt(mean * (1 - mean)))
+
+    def log_base(self, count: ArrayLike) -> Array:
+        """Return ln π − ln y! for a positive count."""
+        y = np.asarray(count)
+        return np.asarray(np.where(y > 0, np.log(self.probability) - gammaln(y + 1.0), 0.0))
+
+    def log_evidence(self, count: ArrayLike, intensity: ArrayLike) -> Array:
+        """Return ln π − μ − ln y! for a positive count, ln(1 − π + πe^(−μ)) for a zero."""
+        y, μ = np.asarray(count), np.asarray(intensity)
+        return np.asarray(self.log_base(y) + np.where(y > 0, -μ, np.log1p(self.probability * np.expm1(-μ))))
+
+    def mean(self, intensity: Array) -> Array:
+        """Return πμ."""
+        return np.asarray(self.probability * intensity)
+
+    def variance(self, intensity: Array) -> Array:
+        """Return πμ(1 + (1−π)μ)."""
+        return np.asarray(self.mean(intensity) * (1 + (1 - np.asarray(self.probability)) * intensity))
+
+    def above(self, count: ArrayLike, intensity: ArrayLike) -> Array:
+        """Return P(y > count | μ)."""
+        return np.asarray(self.probability * gammainc(np.asarray(count) + 1, intensity))
+
+    def up_to(self, count: ArrayLike, intensity: ArrayLike) -> Array:
+        """Return P(y ≤ count | μ)."""
+        return np.asarray(
+            1 - np.asarray(self.probability) + self.probability * gammaincc(np.asarray(count) + 1, intensity)
+        )
+
+
+def _check_probability(name: str, value: Parameter) -> None:
+    if isinstance(value, bool) or not np.all((np.asarray(value) > 0) & (np.asarray(value) < 1)):
+        raise ValueError(f"{name} is {value!r}; it must be between 0 and 1")
+
+
+def _digamma_rise(y: NDArray[Any], r: NDArray[Any]) -> NDArray[Any]:
+    """Return r(ψ(y+r) − ψ(r)) for large r, term by term of ψ(x) = ln x − 1/(2x) − 1/(12x²) + 1/(120x⁴) − 1/(252x⁶)."""
+    a, b = 1 / r, 1 / (r + y)
+    series = (a - b) / 2 + (a**2 - b**2) / 12 - (a**4 - b**4) / 120 + (a**6 - b**6) / 252 - (a**8 - b**8) / 240
+    return np.asarray(r * (np.log1p(y / r) + series))
