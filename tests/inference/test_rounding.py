@@ -47,6 +47,15 @@ def test_a_fit_that_stands_still_has_converged():
     assert model.converged_
 
 
+def test_a_dip_is_not_the_end():
+    """The rounding of one huge count exceeds what a sweep gains, long before nothing is left to gain."""
+    X = np.random.default_rng(0).poisson(np.random.default_rng(1).gamma(0.5, 2.0, (60, 40))).astype(float)
+    X[0, 0] = 1e7
+    model = nbmf.NBMF(5, random_state=0, max_iter=2000).fit(X)
+    assert min(np.diff(model.objective_)) < 0
+    assert model.n_iter_ == 2000
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("exposure", ["exact", "tied"])
 def test_a_row_or_column_of_unknown_cells(exposure, dtype, tmp_path):
