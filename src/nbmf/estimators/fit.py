@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from nbmf.data.ids import Lookup
-from nbmf.data.interactions import FORMS, Ids, formed
+from nbmf.data.interactions import FORMS, Ids, canonical, formed
 from nbmf.estimators.fold_in import FixedSide, Resources, fold_in
 from nbmf.estimators.ranking import FactorScores, ModelScores, Scores, check_at_least_one, most_typical, nearest
 from nbmf.inference.run import Ending
@@ -74,6 +74,11 @@ class FitResult(ABC):
     def names(self, columns: NDArray[np.intp]) -> Ids | None:
         """Return the names of some items, if items have names."""
         return None if self.item_names is None else self.item_names[columns]
+
+    @property
+    def fitted(self) -> sp.csr_array:
+        """The counts that were fitted."""
+        return self.counts
 
     @property
     def component_names(self) -> list[str]:
@@ -157,6 +162,11 @@ class FactorFit(FitResult):
     @property
     def dtype(self) -> np.dtype[Any]:
         return self.item_posterior.mean.dtype
+
+    @property
+    def fitted(self) -> sp.csr_array:
+        """The counts that were fitted, without cells that were left out of the likelihood."""
+        return self.counts if self.unknown is None else canonical(self.counts - self.counts * (self.unknown != 0))
 
     def taken(self, row: int) -> tuple[NDArray[Any], Array]:
         """Return the columns and counts of what a user has, without cells that were left out of the likelihood."""
