@@ -219,7 +219,32 @@ def test_tables_of_interactions_are_not_matrices():
     pl = pytest.importorskip("polars")
     with pytest.raises(ValueError, match="user='who', item='band', count='plays'"):
         nbmf.NBMF(2).fit(pl.from_pandas(who))
-    assert nbmf.NBMF(2, max_iter=3).fit(pd.DataFrame({"jazz": [1, 2], "users": [3, 4]})).n_iter_ == 3
+    for names in (["jazz", "users"], ["book", "person", "cup"]):  # which are items
+        assert nbmf.NBMF(2, max_iter=3, tol=0).fit(pd.DataFrame(np.eye(len(names)), columns=names)).n_iter_ == 3
+
+
+def test_a_frame_whose_users_are_a_column_says_so():
+    frame = cells().rename_axis("cell").reset_index()
+    with pytest.raises(ValueError, match=r"if 'cell' names the users, fit frame\.set_index\('cell'\)"):
+        nbmf.NBMF(2).fit(frame)
+    assert nbmf.NBMF(2, max_iter=3, tol=0).fit(frame.set_index("cell")).users_[3] == "cell3"  # the remedy
+
+
+def test_missing_counts_say_what_to_do():
+    frame = cells().astype(float)
+    frame.iloc[2, 5] = np.nan
+    with pytest.raises(ValueError, match=r"count nan at row 2, column 5; .*fillna\(0\).*unknown="):
+        nbmf.NBMF(2).fit(frame)
+    nbmf.NBMF(2, max_iter=3, tol=0).fit(frame.fillna(0), unknown=frame.isna().to_numpy())  # both remedies
+
+
+def test_a_wide_frame_is_not_read_as_interactions():
+    frame = nbmf.Interactions.from_matrix(small_matrix(30, 100)).matrix.toarray()
+    pd = pytest.importorskip("pandas")
+    with pytest.raises(ValueError, match=r"and 80 more; if there is one per item, model\.fit\(frame\)") as caught:
+        nbmf.read_interactions(pd.DataFrame(frame, columns=[f"gene{n}" for n in range(100)]))
+    assert "'gene19'" in str(caught.value)
+    assert "'gene20'" not in str(caught.value)
 
 
 def test_factors_are_turned_into_expected_counts():

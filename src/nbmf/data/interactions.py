@@ -343,7 +343,7 @@ def check_range(matrix: sp.csr_array, dtype: Any) -> None:
 def text_labels(frame: Any, axis: str) -> Ids | None:
     """Return the "index" or the "columns" of a data frame if they are text; numbers, dates and the like name nobody."""
     labels = getattr(frame, axis, None) if hasattr(frame, "columns") else None
-    values = labels.tolist() if hasattr(labels, "tolist") else labels
+    values: Any = getattr(labels, "tolist", lambda: labels)()
     is_text = isinstance(values, list) and values and all(isinstance(value, str) for value in values)
     return np.array(values) if is_text else None
 

@@ -318,15 +318,16 @@ def take_matrix(estimator: BaseEstimator, X: Any, *, reset: bool, by_name: bool 
     if hasattr(X, "obs_names") and hasattr(X, "var_names"):
         raise TypeError("this is an AnnData object; nbmf.external.anndata.factorize(adata) fits the counts in it")
     columns = [str(name) for name in getattr(X, "columns", ())]
-    if len(columns) <= MOST_LISTED and list_interactions(columns):
-        raise ValueError(read_instead(columns))
+    text = [name for name, kind in zip(columns, getattr(X, "dtypes", ()), strict=False) if not is_numeric(kind)]
+    if len(columns) <= MOST_LISTED and list_interactions(columns, only_numbers=not text):
+        raise ValueError(read_instead(columns, []))
     wide = widened(X) if sp.issparse(X) else X  # repeated entries are added up
     check = check_array if by_name else partial(validate_data, estimator, reset=reset)
     try:
         matrix = sp.csr_array(check(wide, accept_sparse="csr", ensure_all_finite=False))
     except ValueError as error:
         if columns and ("could not convert string" in str(error) or "dtype object" in str(error)):  # columns of text
-            raise ValueError(read_instead(columns)) from None
+            raise ValueError(read_instead(columns, text)) from None
         raise
     check_matrix(matrix)
     if not (matrix.has_canonical_format and np.all(matrix.data)):
@@ -334,16 +335,22 @@ def take_matrix(estimator: BaseEstimator, X: Any, *, reset: bool, by_name: bool 
     return matrix
 
 
-def read_instead(columns: list[str]) -> str:
-    """Say how to read a data frame that has a row per interaction, with its columns."""
+def is_numeric(kind: Any) -> bool:
+    """Return whether a column of this pandas or polars type holds numbers."""
+    return bool(kind.is_numeric()) if hasattr(kind, "is_numeric") else getattr(kind, "kind", "O") in "biuf"
+
+
+def read_instead(columns: list[str], text: list[str]) -> str:
+    """Say how to fit a data frame that has a row per interaction, or columns of text, one of which may name users."""
     found = dict.fromkeys(("user", "item", "count"), "…")
     with suppress(ReadError):
         found = {role: repr(columns[k]) for role, k in choose_columns("", columns, dict.fromkeys(found)).items()}
     arguments = ", ".join(f"{role}={found[role]}" for role in ("user", "item", "count") if role in found)
     shown = ", ".join(map(repr, columns[:MOST_LISTED])) + (", …" if len(columns) > MOST_LISTED else "")
+    by_user = f"if {text[0]!r} names the users, fit frame.set_index({text[0]!r}); " if len(text) == 1 else ""
     return (
-        f"the data frame has the columns {shown}, which do not look like counts of one item each; if every row is an "
-        f"interaction, fit nbmf.read_interactions(frame, {arguments})"
+        f"the data frame has the columns {shown}, which do not look like counts of one item each; {by_user}"
+        f"if every row is an interaction, fit nbmf.read_interactions(frame, {arguments})"
     )
 
 

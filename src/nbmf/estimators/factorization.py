@@ -197,7 +197,11 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         return predictive.predictive_drawn(self._fit, users, items, n_draws, seed)
 
     def score(self, X: Any, y: None = None) -> float:
-        """Return the mean of ln p(count) over the cells of X, larger is better: see `score_samples` for which cells."""
+        """Return the mean of ln p(count) over the cells of X, larger is better: see `score_samples` for which cells.
+
+        With input="log1p" or "binary" these are probabilities of the transformed counts, so compare only models with
+        the same `input`.
+        """
         total, n_cells = self._log_probabilities(X)
         return float(total.sum() / n_cells.sum()) if n_cells.any() else math.nan
 

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nbmf.estimators.ranking import most_typical
-from nbmf.web.names import factor_name
+from nbmf.estimators.ranking import most_typical, name_of_items
 
 Array = NDArray[np.float64]
 
@@ -93,7 +92,7 @@ class Factors:
         self.sums = tuple(side.sum(axis=0, dtype=np.float64) for side in (users, items))
         self.largest = largest_factors(users, items, MOST_FACTORS, SHOWN_PER_FACTOR)
         ranked = np.argsort(-self.sums[0] * self.sums[1], kind="stable").tolist()
-        named = {one.factor: factor_name(names[place] for place in one.items.tolist()) for one in self.largest}
+        named = {one.factor: name_of_items(names[place] for place in one.items.tolist()) for one in self.largest}
         self.labels = {
             k: {"factor": k, "rank": n, "name": named.get(k) or f"Factor {n + 1}"} for n, k in enumerate(ranked)
         }
