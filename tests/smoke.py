@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 import warnings
 from collections.abc import Callable
@@ -258,12 +259,24 @@ def serve(folder: Path, line: str) -> None:
                     break
             assert found, errors.read_text()
             for page in ("health", "ready", "api/recommend?user=u0", "openapi.json"):
-                with urllib.request.urlopen(found[0] + page, timeout=60) as answered:
-                    assert answered.status == 200
+                assert fetch(found[0] + page) == 200
         finally:
             running.terminate()
             code = running.wait(timeout=60)
     assert code == 0, errors.read_text()
+
+
+def fetch(page: str) -> int:
+    """Return the status of a page; a server that has just started may not be ready yet."""
+    for _ in range(120):
+        try:
+            with urllib.request.urlopen(page, timeout=60) as answered:
+                return int(answered.status)
+        except urllib.error.HTTPError as refused:
+            if refused.code != 503:
+                raise
+            time.sleep(1)
+    raise TimeoutError(f"{page}: not ready after two minutes")
 
 
 def is_warning(value: Any) -> bool:

@@ -1,8 +1,12 @@
 """The command line, as typed."""
 
+import json
+from types import SimpleNamespace
+
 import pytest
 
 import nbmf
+import nbmf.cli.warm
 from helpers import typed
 
 
@@ -50,3 +54,17 @@ def test_help_lists_every_command_with_a_sentence():
     for name, sentence in sentences.items():
         assert sentence.endswith("."), name
         assert f"Usage: main {name} [OPTIONS]" in typed(name, "--help").stdout
+
+
+def test_warm_counts_each_version_once_and_names_real_folders(monkeypatch):
+    def loop(n_compiled, n_found, folder):
+        stats = SimpleNamespace(cache_misses={0: n_compiled}, cache_hits={1: n_found}, cache_path=folder)
+        return SimpleNamespace(signatures=["types"] * (n_compiled + n_found), stats=stats)
+
+    monkeypatch.setattr(nbmf.cli.warm, "_use", lambda *_: None)
+    monkeypatch.setattr(
+        nbmf.cli.warm, "loops", lambda: [loop(2, 1, "a"), loop(0, 4, "b"), loop(1, 0, None), loop(0, 0, None)]
+    )
+    facts = json.loads(typed("warm", "--json").stdout)
+    assert (facts["loops"], facts["versions"], facts["compiled"], facts["found"]) == (3, 8, 3, 5)
+    assert facts["folders"] == ["a", "b"]

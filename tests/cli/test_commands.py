@@ -101,6 +101,12 @@ def test_recommend_is_the_models_recommend(model_file):
     assert len(everything[0]["items"]) == 29
 
 
+@pytest.mark.parametrize(("form", "title"), [("counts", "Expected counts"), ("log1p", "Scores")])
+def test_scores_are_called_expected_counts_only_where_they_are(plays, tmp_path, form, title):
+    typed("fit", plays, "-o", tmp_path / "m", *QUICK, "--input", form)
+    assert typed("recommend", tmp_path / "m", "--user", "user 1").stdout.startswith(f"{title}, largest first\n")
+
+
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_recommend_to_everybody_in_a_file(model_file, tmp_path, ending):
     path = tmp_path / f"it's.{ending}"

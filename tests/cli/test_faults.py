@@ -75,6 +75,18 @@ def test_experiments_on_a_full_disk(tmp_path, full_disk, monkeypatch, command):
     assert os.listdir(folder) == ["results.sqlite"]
 
 
+@pytest.mark.parametrize("command", ["fit", "compare", "tune", "explore"])
+def test_a_folder_that_cannot_be_written_to_ends_the_command_before_the_fit(plays, tmp_path, command):
+    folder = tmp_path / "closed"
+    folder.mkdir(0o500)
+    if os.geteuid() == 0:  # who may write to any folder but those of the kernel
+        folder = Path("/sys/kernel")
+    told = typed(command, plays, "-o", folder / "m", code=2).stderr
+    assert re.search(r"cannot be written \((Permission denied|Read-only file system|Operation not permitted)\)", told)
+    assert f"Allow writing to {folder}, or write elsewhere" in told
+    assert "Interactions(" not in told  # nothing was read
+
+
 def test_a_report_on_a_full_disk(tmp_path, full_disk, monkeypatch):
     """The fits are kept; only what cannot be written is missing."""
     make_quick(monkeypatch)

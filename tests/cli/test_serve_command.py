@@ -1,11 +1,13 @@
 """nbmf serve and nbmf explore on the command line: what they refuse, and when they fit a model."""
 
 import json
+import logging
 import os
 import re
 import socket
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -45,7 +47,10 @@ def test_off_this_machine_only_with_a_token_and_a_name(tmp_path):
         assert f"--allow-host {name} is no host name" in typed("serve", path, "--allow-host", name, code=2)
     (tmp_path / "token").write_text("short\n")
     assert "a token needs at least 16 letters" in typed("serve", path, "--token-file", tmp_path / "token", code=2)
-    assert "No such file" in typed("serve", path, "--token-file", tmp_path / "none", code=2)
+    absent = typed("serve", path, "--token-file", tmp_path / "none", code=2)
+    assert f"--token-file {tmp_path / 'none'} cannot be read (No such file or directory); openssl" in absent
+    assert "the variable NBMF_TOKEN is empty: a token needs" in typed("serve", path, code=2, NBMF_TOKEN="")
+    assert "the variable NBMF_TOKEN is 5 characters long" in typed("serve", path, code=2, NBMF_TOKEN="short")
     for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost"):
         assert COMMANDS._is_loopback(host)
 
@@ -58,7 +63,8 @@ def test_requests_are_logged_without_what_they_ask(tmp_path, form):
     options = ["--port", 0, "--log-level", "warning", *(["--access-log", form] if form else [])]
     command = [sys.executable, "-m", "nbmf", "serve", path, *options]
     with child(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "NBMF_TOKEN": TOKEN}) as process:
-        client = Client(int(re.search(r":(\d+)/", process.stderr.readline())[1]), TOKEN)
+        start = process.stderr.readline()
+        client = Client(int(re.search(r":(\d+)/", start)[1]), TOKEN)
         wait_for(lambda: client.ask("/ready")[0] == 200, 120)
         _, answer, headers = client.ask("/api/recommend?user=ann/7")
         client.ask("/a%0aforged%20line", method="PROPFIND")
@@ -77,6 +83,8 @@ def test_requests_are_logged_without_what_they_ask(tmp_path, form):
         )
         assert "other /a%0Aforged%20line 404" in lines[1]
     else:
+        assert json.loads(start)["level"] == "info"
+        assert "serving at" in json.loads(start)["message"]
         first, second = map(json.loads, lines)
         assert re.fullmatch(when, first["time"])
         assert 0 < first.pop("milliseconds") < 60_000
@@ -114,6 +122,35 @@ def test_explore_fits_once_and_again_when_the_data_is_newer(tmp_path, started, m
     assert "plays.nbmf: written" in typed("explore", plays, *QUICK, "--refit", "--model", "poisson")
     assert isinstance(nbmf.load("plays.nbmf"), nbmf.PoissonMF)
     assert [path for path, _ in started] == ["plays.nbmf"] * 4
+
+
+def test_explore_does_not_show_a_model_of_other_settings(tmp_path, started, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    plays = write_plays(tmp_path)
+    typed("explore", plays, *QUICK)
+    for option, other in ((["--input", "log1p"], "input counts, not log1p"), (["--model", "poisson"], "model NBMF")):
+        refused = typed("explore", plays, *QUICK, *option, code=2)
+        assert f"plays.nbmf was fitted with {other}" in refused
+        assert "--refit fits it again" in refused
+    assert len(started) == 1
+    typed("explore", plays, "--no-browser")
+    typed("explore", plays, *QUICK, "--input", "log1p", "--refit")
+    typed("explore", plays, *QUICK, "--input", "log1p")
+    assert len(started) == 4
+    assert nbmf.load("plays.nbmf").input == "log1p"
+    typed("explore", plays, *QUICK, "--model", "binary", "--refit")
+    assert "fitted with binarize True, not False" in typed("explore", plays, "--model", "poisson", code=2)
+
+
+def test_notes_are_objects_in_a_log_of_objects(capsys, monkeypatch):
+    for name in ("basicConfig", "getLogger"):  # the loggers are those of all tests
+        monkeypatch.setattr(logging, name, lambda *_, **__: logging.Logger("own"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        COMMANDS._log_requests("json", "info")
+        warnings.warn("try max_iter=9", stacklevel=1)
+    note = json.loads(capsys.readouterr().err)
+    assert (note["level"], note["message"]) == ("warning", "try --max-iter 9")
 
 
 def test_explore_shows_a_model_file_as_it_is(tmp_path, started):

@@ -52,12 +52,14 @@ def test_nbslim_has_settings_of_its_own(plays, tmp_path):
     [
         ("nbslim", ["--user-shape", "1"]),
         ("nbslim", ["--seed", "1"]),
+        ("averaged", ["--checkpoint", "c"]),
         ("binary", ["--concentration", "2"]),
         ("nbmf", ["--penalty", "2"]),
     ],
 )
 def test_what_a_model_does_not_have_is_refused(plays, tmp_path, model, option):
     refused = typed("fit", plays, "-o", tmp_path / "m", "--model", model, *option, code=2)
+    assert "Interactions(" not in refused.stderr  # nothing was read
     assert f"{option[0]} is not a setting of the model {model}; leave it out" in refused.stderr
 
 
@@ -109,6 +111,44 @@ def test_warnings_are_lines_without_a_place_in_the_code(plays, tmp_path, monkeyp
     assert told.stderr == "note: try --accelerate, --max-iter 2000 or --input log1p\n"  # once
 
 
+def test_paths_are_not_taken_for_settings(tmp_path):
+    folder = tmp_path / "time=2024-01-01" / "max_iter_500" / "max_iter=5"
+    folder.mkdir(parents=True)
+    path = folder / "count=1 plays.csv"
+    path.write_text("user,item,count\nann,jazz,-1\n")
+    refused = typed("fit", path, "-o", tmp_path / "m", code=2).stderr
+    assert f"{path}, line 2: " in refused
+    assert refused.rstrip().endswith("--bad-rows skip leaves such rows out")
+
+
+def test_notes_have_the_number_of_sweeps_of_the_library(plays, tmp_path, monkeypatch):
+    def warned(*_, **__):
+        warnings.warn(
+            "not converged after max_iter=5000 sweeps; raise max_iter, or set accelerate=True and max_iter=10000",
+            stacklevel=1,
+        )
+        raise ValueError("enough")
+
+    monkeypatch.setattr(nbmf.NBMF, "fit", warned)
+    told = typed("fit", plays, "-o", tmp_path / "m", "--quiet", code=2).stderr
+    note = "not converged after 5000 sweeps; raise --max-iter, or set --accelerate and --max-iter 10000"
+    assert f"note: {note}\n" in told
+
+
+@pytest.mark.parametrize(
+    ("models", "remedy"),
+    [("nbmf,popularity", "--input log1p or --models nbmf,popularity,nbslim"), ("nbmf,nbslim", "--input log1p")],
+)
+def test_notes_of_compare_name_its_own_option(plays, monkeypatch, models, remedy):
+    def warned(*_, **__):
+        warnings.warn("the counts are too large; try input='log1p' or NBSLIM", stacklevel=1)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(nbmf.NBMF, "fit", warned)
+    told = typed("compare", plays, "--models", models, code=2).stderr
+    assert f"note: the counts are too large; try {remedy}\n" in told
+
+
 # ---- compare --------------------------------------------------------------------------------------------------------
 
 
@@ -139,6 +179,30 @@ def test_compare_does_not_write_what_it_cannot(plays, tmp_path):
     data.write_bytes(plays.read_bytes())
     assert "name another file" in typed("compare", data, *QUICK, "-o", data, code=2).stderr
     assert data.read_bytes() == plays.read_bytes()
+
+
+@pytest.mark.parametrize(("models", "own"), [("poisson,nbslim", (100, 5.0)), ("nbslim,popularity", (7, 0.5))])
+def test_sweeps_and_gains_of_other_models_are_not_those_of_nbslim(plays, monkeypatch, models, own):
+    """A tol of 1e-5 is a fraction for the others, and next to nothing in units of log-likelihood."""
+    fit, seen = nbmf.NBSLIM.fit, []
+    monkeypatch.setattr(nbmf.NBSLIM, "fit", lambda self, X: seen.append((self.max_iter, self.tol)) or fit(self, X))
+    typed("compare", plays, "--models", models, "--max-iter", 7, "--tol", 0.5)
+    assert seen == [own]
+
+
+def test_a_quiet_comparison_prints_the_table_alone(plays):
+    told = typed("compare", plays, *QUICK, "--tol", 0, "--models", "poisson,ease", "--quiet")
+    assert told.stderr == ""
+    assert "ease" in told.stdout
+
+
+def test_evaluate_has_the_average(plays):
+    found = json.loads(typed("evaluate", plays, *QUICK, "--model", "averaged", "--quiet", "--json").stdout)
+    train, test = nbmf.read_interactions(plays).split(seed=0)
+    model = nbmf.Averaged(nbmf.NBMF(3, max_iter=5), random_state=0).fit(train)
+    assert found["model"] == "Averaged"
+    expected = nbmf.evaluate(model, train, test)["ndcg_counts"].mean
+    assert {row["metric"]: row["mean"] for row in found["metrics"]}["ndcg_counts"] == expected
 
 
 def test_slow_models_say_that_they_are_fitted(plays):

@@ -30,6 +30,8 @@ LEAST_INTENSITY: dict[np.dtype[Any], Any] = {
     np.dtype(np.float64): np.float64(1e-250),
 }
 
+LEFT_OVER = 1e-6  # of a sum after unknown cells are taken off, below which too few digits are left
+
 
 class Sums(NamedTuple):
     """All that the data ever contributes to one side."""

@@ -1,6 +1,6 @@
 """The passes in their shortest correct form, with dense arrays and any likelihood: what all others must agree with.
 
-Everything is computed in double precision; what is kept of it is in that of the factors.
+Sums over cells are computed in double precision and kept in that of the factors.
 """
 
 from dataclasses import dataclass

@@ -16,9 +16,9 @@ from nbmf.cli.options import (
     as_typed,
     check_files,
     check_settings,
+    compare_group,
     data_group,
     file_option,
-    fit_group,
     json_option,
     number_option,
     option,
@@ -81,7 +81,7 @@ def _model_names(context: click.Context, option: click.Parameter, value: str) ->
     help="Where to write the best model: of those that `nbmf fit` has, the first in the table, fitted to the training "
     "counts with the settings that were found.",
 )
-@fit_group
+@compare_group
 @split_group
 @data_group
 @json_option
@@ -92,7 +92,8 @@ def compare(source: Values, settings: Values, splitting: Values, as_json: bool, 
     Differences are taken user by user over the same 1,000 resamples of the users: an interval without 0 tells two
     models apart. With several starts a model is their mean, and its seconds their median. Settings such as -k apply to
     those models of `nbmf fit` that have them; with --tune they are tried first, and the settings found are printed as
-    options of `nbmf fit`. DATA is a file for `nbmf fit`.
+    options of `nbmf fit`. --max-iter and --tol mean something else for nbslim, so it keeps its own unless it is the
+    only model that has them. DATA is a file for `nbmf fit`.
     """
     models, baseline, metric = options["models"], options["baseline"], options["metric"]
     check_settings(models, settings)
@@ -102,12 +103,12 @@ def compare(source: Values, settings: Values, splitting: Values, as_json: bool, 
         raise click.UsageError(f"-o needs one of {', '.join(FITTED)} among --models {','.join(models)}")
     import nbmf  # noqa: PLC0415
     from nbmf.evaluation.experiments.baselines import Popularity, check_installed  # noqa: PLC0415
-    from nbmf.storage.container import check_place  # noqa: PLC0415
+    from nbmf.storage.container import check_writable  # noqa: PLC0415
 
     for name in models:
         check_installed(name)
     if options["output"] is not None:
-        check_place(options["output"])
+        check_writable(options["output"])
         check_files({"DATA": source["data"], "--output": options["output"]})
     found = read_data(**source, time=splitting["time"])
     parts = split_data(found, splitting["split"], splitting["test_fraction"], settings["seed"])
@@ -131,13 +132,20 @@ def _write_best(result: "Comparison", chosen: "Settings", train: "Interactions",
     name = next((c.name for c in result if c.name in FITTED), None)
     if name is None:
         raise ValueError(f"{output}: nothing was written, because none of {', '.join(FITTED)} could be fitted")
-    fit_named(name, train, settings, chosen.get(name), lost=f"{output} was not written").save(output)
+    own = _for_model(name, settings)
+    fit_named(name, train, own, chosen.get(name), lost=f"{output} was not written").save(output)
     say(f"{output}: written, {name} fitted to the training counts")
+
+
+def _for_model(name: str, settings: Values) -> Values:
+    """Return the settings that apply to a model: sweeps and gains of the others are not those of nbslim."""
+    is_alone = set(click.get_current_context().params["models"]) & set(FITTED) == {"nbslim"}
+    return {**settings, "max_iter": None, "tol": None} if name == "nbslim" and not is_alone else settings
 
 
 def _typed(settings: Values) -> dict[str, Values]:
     """Return the settings of our models as typed; the seed is that of each start."""
-    own = {name: settings_of(name, settings) for name in FITTED}
+    own = {name: settings_of(name, _for_model(name, settings)) for name in FITTED}
     return {name: {key: value for key, value in typed.items() if key != "random_state"} for name, typed in own.items()}
 
 
@@ -164,7 +172,7 @@ def _evaluated(train: "Interactions", test: "Interactions", settings: Values, op
 def _fit(name: str, train: "Interactions", settings: Values) -> Any:
     """Return a fitted model; the models of `nbmf fit` show their progress, the others begin and end with a line."""
     if name in JUDGED:
-        return fit_named(name, train, settings)
+        return fit_named(name, train, _for_model(name, settings))
     from nbmf.evaluation.experiments.baselines import BASELINES  # noqa: PLC0415
     from nbmf.evaluation.experiments.engine import available_cores  # noqa: PLC0415
     from nbmf.inference.progress import Stopwatch, in_words  # noqa: PLC0415
@@ -187,7 +195,7 @@ def _tuned(train: "Interactions", test: "Interactions", settings: Values, option
 
     budget, folder = (options["n_trials"] or 0, options["starts"], settings["seed"], None), options["folder"]
     plan = TunedComparison(options["models"], *budget, goal=options["metric"], defaults=_typed(settings))
-    with TemporaryDirectory() as passing, RunsProgress("compare", what="fits") as progress:
+    with TemporaryDirectory() as passing, RunsProgress("compare", what="fits", quiet=settings["quiet"]) as progress:
         place, report = folder or Path(passing, "fits"), shown_by(progress, row_in_words)
         try:
             tuned = compare_tuned(train, test, plan, place, report=report)

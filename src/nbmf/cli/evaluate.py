@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nbmf.cli.options import (
-    JUDGED,
+    FITTED,
     Values,
     check_settings,
     data_group,
@@ -27,11 +27,14 @@ if TYPE_CHECKING:
     from nbmf.data.interactions import Interactions
     from nbmf.evaluation import Evaluation
 
-_KINDS = "Poisson, Poisson on binarized counts, weights between items, or popularity (number of users)."
+_KINDS = (
+    "Poisson, Poisson on binarized counts, weights between items, the mean of five starts of nbmf (averaged), or "
+    "popularity (number of users)."
+)
 
 
 @click.command(short_help="Say how well a model ranks held-out counts.")
-@option("--model", type=click.Choice(JUDGED), default="nbmf", help=f"Negative binomial, {_KINDS}")
+@option("--model", type=click.Choice((*FITTED, "popularity")), default="nbmf", help=f"Negative binomial, {_KINDS}")
 @file_option("--model-file", show_default="a model is fitted", help="Saved model to evaluate; DATA is the test.")
 @file_option("--test", show_default="a part of DATA", help="File to test on; all of DATA is fitted.")
 @run_group

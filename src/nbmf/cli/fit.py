@@ -59,11 +59,12 @@ def fit(source: Values, output: str, model: str, settings: Values, checkpoints: 
     if checkpoints["resume"] and checkpoint is None:
         raise click.UsageError("--resume needs a checkpoint to resume from: give --checkpoint FILE")
     options.check_settings([model], settings)
-    options.check_slim(model, "seed", *checkpoints)
+    absent = {"nbslim": ("seed", *checkpoints), "averaged": tuple(checkpoints)}
+    options.check_absent(model, *absent.get(model, ()))
     options.check_files({"DATA": source["data"], "--output": output, "--checkpoint": checkpoint})
-    from nbmf.storage.container import check_place  # noqa: PLC0415 (heavy modules only when the command runs)
+    from nbmf.storage.container import check_writable  # noqa: PLC0415 (heavy modules only when the command runs)
 
-    check_place(output)
+    check_writable(output)
     found = options.read_data(**source)
     warnings.filterwarnings("ignore", "fit interrupted")  # reported below
     arguments = {} if checkpoint is None else _fit_arguments(**checkpoints)

@@ -104,10 +104,18 @@ fit_options = together(  # all but the seed are None, the model's own default, u
         "the hundreds, try log1p.",
     ),
     option(
-        "--user-shape", metavar="SHAPE", type=positive, show_default="1", help="Prior: below 1, users have few tastes."
+        "--user-shape",
+        metavar="SHAPE",
+        type=positive,
+        show_default="1",
+        help="Shape of the users' prior; below 1 favours sparse factors.",
     ),
     option(
-        "--item-shape", metavar="SHAPE", type=positive, show_default="1", help="Prior: below 1, items serve few tastes."
+        "--item-shape",
+        metavar="SHAPE",
+        type=positive,
+        show_default="1",
+        help="Shape of the items' prior; below 1 favours sparse factors.",
     ),
     option(
         "--rates",
@@ -151,16 +159,20 @@ fit_options = together(  # all but the seed are None, the model's own default, u
         help="Take longer steps where they are safe: fewer sweeps to the same objective.",
     ),
 )
+quiet_option = option(
+    "--quiet", is_flag=True, show_default="progress is shown", help="Show no progress; warnings still appear."
+)
 run_options = together(
     number_option(
         "--threads", show_default="all cores", help="Number of threads. Results are the same for any number."
     ),
-    option("--quiet", is_flag=True, show_default="progress is shown", help="Show no progress; warnings still appear."),
+    quiet_option,
 )
 
 data_group = grouped("source", data_argument, data_options)
 split_group = grouped("splitting", split_options)
 fit_group = grouped("settings", fit_options)
+compare_group = grouped("settings", fit_options, quiet_option)
 run_group = grouped("settings", fit_options, run_options)
 
 
@@ -260,12 +272,15 @@ def check_settings(models: Sequence[str], settings: Values) -> None:
             refuse(key, models)
 
 
-def check_slim(name: str, *others: str) -> None:
-    """Refuse further options of a command that nbslim has no use for; `others` are the command's parameters."""
-    context = click.get_current_context()
-    for key in others if name == "nbslim" else ():
-        if context.get_parameter_source(key) is not click.core.ParameterSource.DEFAULT:
-            refuse(key, [name])
+def is_typed(key: str) -> bool:
+    """Return whether the command was given this parameter."""
+    return click.get_current_context().get_parameter_source(key) is not click.core.ParameterSource.DEFAULT
+
+
+def check_absent(name: str, *others: str) -> None:
+    """Refuse further options of a command that a model has no use for; `others` are the command's parameters."""
+    for key in filter(is_typed, others):
+        refuse(key, [name])
 
 
 def refuse(key: str, models: Sequence[str]) -> NoReturn:

@@ -30,7 +30,8 @@ def recommend(
 ) -> None:
     """Recommend items to users of MODEL, a file written by `nbmf fit`.
 
-    Scores are expected counts; those of nbslim are expected targets. Items with equal scores keep their order.
+    Scores are expected counts, or of what the model was fitted to: ln(1 + count) with --input log1p, whether there is a
+    count with binary, the targets of nbslim. Items with equal scores keep their order.
     """
     _check_options(bool(users), everybody, output, as_json)
     from nbmf.data.ids import Lookup  # noqa: PLC0415 (heavy modules only when the command runs)
@@ -46,7 +47,7 @@ def recommend(
     elif as_json:
         show_json(_by_user(columns))
     else:
-        what = "Expected counts" if getattr(fitted, "target", "counts") == "counts" else "Scores"
+        what = "Expected counts" if fitted.result_.target == "counts" else "Scores"
         texts = [map(str if name != "score" else "{:.3f}".format, cells.tolist()) for name, cells in columns.items()]
         show(f"{what}, largest first", list(columns), list(zip(*texts, strict=True)), left=len(columns) - 1)
 

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 import webbrowser
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ import click
 import nbmf
 from nbmf.cli import options
 from nbmf.cli.options import Values, file_option, grouped, number_option, option
-from nbmf.cli.terminal import BadInputError, end_interrupted, sentences
+from nbmf.cli.terminal import BadInputError, end_interrupted, in_the_shell, sentences
 from nbmf.data import how_to_install
 from nbmf.inference.progress import Stopwatch
 
@@ -109,24 +110,39 @@ def explore(source: Values, output: str | None, refit: bool, no_browser: bool, s
     if data is not None and seal(data) is not None:
         path = data
     else:
+        options.check_settings([fitting["model"]], fitting["settings"])
+        options.check_absent(fitting["model"], *("seed",) * (fitting["model"] == "nbslim"))
         path = output or f"{os.path.basename(data or 'groceries').split('.')[0]}.nbmf"
         if data is not None and os.path.realpath(path) == os.path.realpath(data):
             raise click.UsageError(f"-o {path} would overwrite DATA; name another file")
         is_newer = os.path.exists(path) and (data is None or os.path.getmtime(path) >= os.path.getmtime(data))
         if is_newer and not refit:
+            _check_kept(path, **fitting)
             click.echo(f"{path} is newer than the data and not fitted again; --refit fits it", err=True)
         else:
             _fit(source, path, **fitting)
     _serve(path, **server, open_browser=not no_browser, any_port=True)
 
 
+def _check_kept(path: str, names: str | None, model: str, settings: Values) -> None:
+    """Refuse to show a model that was fitted with other settings than those typed."""
+    typed = {key: value for key, value in settings.items() if options.is_typed(key)}
+    if not typed and not options.is_typed("model"):
+        return
+    keys = ("model", "binarize", *options.settings_of(model, typed))  # binarize tells binary from poisson
+    models = nbmf.load(path), options.make_model(model, settings)
+    kept, wanted = ({"model": type(each).__name__, **each.get_params()} for each in models)
+    for key in keys:
+        if kept.get(key) != wanted.get(key):
+            remedy = "--refit fits it again, -o FILE fits another, and without these options it is shown as it is"
+            raise BadInputError(f"{path} was fitted with {key} {kept.get(key)}, not {wanted.get(key)}; {remedy}")
+
+
 def _fit(source: Values, path: str, names: str | None, model: str, settings: Values) -> None:
     from nbmf.evaluation.experiments.study import item_names  # noqa: PLC0415
-    from nbmf.storage.container import check_place  # noqa: PLC0415
+    from nbmf.storage.container import check_writable  # noqa: PLC0415
 
-    options.check_settings([model], settings)
-    options.check_slim(model, "seed")
-    check_place(path)
+    check_writable(path)
     if source["data"] is None:
         found = nbmf.datasets.groceries().filter()
     else:
@@ -184,7 +200,7 @@ def _serve(
         server = make_server(build_app(ServedModel(path), access=access), level)
         name = "localhost" if host in WILDCARDS else host
         address = f"http://{f'[{name}]' if ':' in name else name}:{door.getsockname()[1]}/"
-        click.echo(f"{path}: serving at {address} (Ctrl-C to stop)", err=True)
+        _tell(f"{path}: serving at {address} (Ctrl-C to stop)", access_log)
         if open_browser:
             threading.Timer(0.5, webbrowser.open, [address]).start()
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again when it is done
@@ -194,11 +210,19 @@ def _serve(
             end_interrupted("all requests were answered")
 
 
+def _tell(text: str, access_log: str | None, level: str = "INFO") -> None:
+    """Write a line to standard error whatever the log level, as an object if the log is of objects."""
+    record = logging.makeLogRecord({"msg": text, "levelname": level})
+    click.echo(_Lines(True).format(record) if access_log == "json" else text, err=True)
+
+
 def _log_requests(access_log: str | None, log_level: str) -> None:
     """Write messages to standard error and, if wanted, a line for every request."""
     handler = logging.StreamHandler()
     if access_log is not None:
         handler.setFormatter(_Lines(access_log == "json"))
+    if access_log == "json":  # else `sentences` writes them as notes
+        warnings.showwarning = lambda message, *_, **__: _tell(in_the_shell(str(message)), access_log, "WARNING")
     logging.basicConfig(level=log_level.upper(), format="%(message)s", handlers=[handler])
     logging.getLogger("nbmf.access").setLevel(logging.CRITICAL if access_log is None else logging.INFO)
 
@@ -232,11 +256,19 @@ def _access(host: str, token_file: str | None, allow_host: tuple[str, ...], allo
     for name in names - {ANY}:
         if not re.fullmatch(r"[\w.-]+", name) and not _is_address(name):
             raise BadInputError(f"--allow-host {name} is no host name; give it without scheme and port, or * for any")
-    token = os.environ.get("NBMF_TOKEN")
+    token, place = os.environ.get("NBMF_TOKEN"), "the variable NBMF_TOKEN"
     if token_file is not None:
-        token = Path(token_file).read_text("utf-8").partition("\n")[0].strip()
+        place = f"--token-file {token_file}"
+        try:
+            token = Path(token_file).read_text("ascii", "replace").partition("\n")[0].strip()
+        except OSError as error:
+            raise BadInputError(
+                f"{place} cannot be read ({error.strerror}); openssl rand -hex 32 makes a token"
+            ) from error
     if token is not None and not re.fullmatch("[!-~]{16,}", token):
-        raise BadInputError("a token needs at least 16 letters or digits and no spaces; openssl rand -hex 32 makes one")
+        wrong = f"is {len(token)} characters long" if len(token) < 16 else "has spaces or other characters"
+        needed = "a token needs at least 16 letters or digits and no spaces; openssl rand -hex 32 makes one"
+        raise BadInputError(f"{place} {wrong if token else 'is empty'}: {needed}")
     if not _is_loopback(host) and token is None:
         raise BadInputError(
             f"--host {host} can be reached from other machines, so it needs a token: --token-file FILE, or NBMF_TOKEN"

@@ -23,13 +23,15 @@ IN_THE_SHELL = {  # remedies in messages of the library, and the same on the com
     "model.save(path)": "nbmf fit DATA -o FILE",
     "fit(X, resume=path)": "nbmf fit DATA --checkpoint FILE --resume",
     "nbmf.load(path)": "nbmf recommend FILE",
-    "after max_iter=": "after ",
-    "raise max_iter, or set accelerate=True": "try --max-iter 2000 or --accelerate",
-    "or NBSLIM": "or --model nbslim",
+    " after max_iter=": " after ",
     "bad_rows='skip'": "--bad-rows skip",
 }
-_SETTING = re.compile(r"\b(max_iter|tol|accelerate|input|inference)=(?:True|'(\w+)'|([\d.e-]*\d))")
-_COLUMN = re.compile(r"\b(user|item|count|time)=('…')?")
+# whole words only, so that a path such as data/time=2024-01-01/max_iter=500.csv stays as it is
+_WORD = r"(?<![^\s(]){}(?=[,;:.)]*(?:\s|$))"
+_SETTING = re.compile(
+    _WORD.format(r"(?:(max_iter)|(max_iter|tol|accelerate|input|inference)=(?:True|'(\w+)'|([\d.e+-]*\d)))")
+)
+_COLUMN = re.compile(_WORD.format("(user|item|count|time)=(?:'…')?"))
 
 
 class BadInputError(click.ClickException):
@@ -81,13 +83,22 @@ def sentences() -> Iterator[None]:
 def in_the_shell(text: str) -> str:
     """Return a message of the library with settings and calls as they are typed on the command line.
 
-    >>> in_the_shell("raise max_iter, say max_iter=2000, or try accelerate=True or input='log1p'")
-    'raise --max-iter, say --max-iter 2000, or try --accelerate or --input log1p'
+    >>> in_the_shell("max_iter=5/plays.csv: raise max_iter, say max_iter=2000, or try accelerate=True or input='log1p'")
+    'max_iter=5/plays.csv: raise --max-iter, say --max-iter 2000, or try --accelerate or --input log1p'
     """
-    for python, shell in IN_THE_SHELL.items():
+    for python, shell in {**IN_THE_SHELL, " or NBSLIM": _or_nbslim()}.items():
         text = text.replace(python, shell)
-    text = _SETTING.sub(lambda found: " ".join(filter(None, (f"--{found[1]}", *found.groups()[1:]))), text)
-    return _COLUMN.sub(r"--\1", re.sub("(--)?max_iter", "--max-iter", text))
+    text = _SETTING.sub(lambda found: "--" + " ".join(filter(None, found.groups())).replace("_", "-"), text)
+    return _COLUMN.sub(r"--\1", text)
+
+
+def _or_nbslim() -> str:
+    """Return how to choose nbslim with the command that runs, or nothing if it was chosen already."""
+    context = click.get_current_context(silent=True)
+    models = None if context is None else context.params.get("models")
+    if models is None:
+        return " or --model nbslim"
+    return "" if "nbslim" in models else f" or --models {','.join((*models, 'nbslim'))}"
 
 
 def say(text: str) -> None:

@@ -62,10 +62,10 @@ def tune(source: Values, settings: Values, model: str, as_json: bool, **options:
     check_settings([model], settings)
     check_files({"DATA": source["data"], "--study": options["study"], "--output": options["output"]})
     import nbmf  # noqa: PLC0415
-    from nbmf.storage.container import check_place  # noqa: PLC0415
+    from nbmf.storage.container import check_writable  # noqa: PLC0415
 
     if options["output"] is not None:
-        check_place(options["output"])
+        check_writable(options["output"])
     data, given = read_data(**source), settings_of(model, {**settings, "seed": None}) | FIXED.get(model, {})
     search: Values = {name: options[name] for name in ("n_trials", "metric", "study", "test_fraction")}
     search |= {"estimator": getattr(nbmf, ESTIMATORS[model]), "seed": settings["seed"], "settings": given}

@@ -30,13 +30,16 @@ def warm(dtype: str | None, as_json: bool) -> None:
         for n, model in enumerate(models, 1):
             _use(model, Path(folder))
             progress.report(n, len(models), n / len(models))
-    found = loops()
+    used = [loop.stats for loop in loops() if loop.signatures]
+    compiled = sum(sum(stats.cache_misses.values()) for stats in used)
+    found = sum(sum(stats.cache_hits.values()) for stats in used)
     facts = {
-        "loops": len(found),
-        "compiled": sum(sum(loop.stats.cache_misses.values()) for loop in found),
-        "found": sum(sum(loop.stats.cache_hits.values()) for loop in found),
+        "loops": len(used),
+        "versions": compiled + found,  # a loop has one for each combination of types
+        "compiled": compiled,
+        "found": found,
         "seconds": round(watch.seconds, 1),
-        "folders": sorted({str(loop.stats.cache_path) for loop in found}),
+        "folders": sorted({str(stats.cache_path) for stats in used if stats.cache_path is not None}),
     }
     if as_json:
         show_json(facts)

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.backends import FoldJob, Folds, Given, Sums, check_kind, find_device
+from nbmf.backends import LEAST_INTENSITY, FoldJob, Folds, Given, Sums, check_kind, find_device
 from nbmf.backends.counts import Counts
 from nbmf.backends.cpu.fold import fold_rows
 from nbmf.backends.cpu.passes import Cpu
@@ -27,7 +27,6 @@ from nbmf.model.ties import Ties
 MOST_STEPS = 1000
 FOLD_COST = 400  # folding a row in takes about as long as so many times its products
 SHARE = 64  # rows that a thread takes at a time
-LEAST_INTENSITY = 1e-250  # y/λ must stay finite when λ has underflowed
 LEAST_SUM = float(np.finfo(np.float32).tiny)  # least Σ_k⟨w⟩ of a row whose prior has its own rate, as in a fit
 
 
@@ -111,7 +110,13 @@ def fold_compiled(
     allocated, exposed = np.empty_like(mean), np.empty_like(mean)
     rates, steps = np.array(np.broadcast_to(np.ravel(side.prior.rate)[:1], n_rows), np.float64), np.empty(n_rows, int)
     settings = (side.factor.is_posterior, float(side.prior.shape), rates, side.prior.per_row)
-    stop = (LEAST_INTENSITY, LEAST_SUM, largest(dtype), stopping_tolerance(until.tol, dtype), until.most)
+    stop = (
+        float(LEAST_INTENSITY[np.dtype(np.float64)]),
+        LEAST_SUM,
+        largest(dtype),
+        stopping_tolerance(until.tol, dtype),
+        until.most,
+    )
     arguments = (
         counts.indptr.astype(np.int64),
         counts.indices.astype(np.int64),

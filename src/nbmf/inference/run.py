@@ -20,6 +20,7 @@ from nbmf.model.likelihood import Likelihood
 from nbmf.model.ties import REFRESHED_AFTER, Ties
 
 ROUNDING = 32  # allowed fall, in units of the last place of what is summed up in an objective
+PATIENCE = 10  # sweeps that must have gained nothing before a fall within rounding means that a fit stands still
 ENTROPY = 16  # size of the terms whose sum is the entropy of a gamma
 
 
@@ -151,10 +152,13 @@ class Snapshot:
     def settled(self, tol: float) -> bool:
         """Whether the last sweep raised the objective by less than `tol`, relatively.
 
-        A sweep that seems to lower it, which only rounding can do, raised it by less than can be measured.
+        Only rounding can seem to lower it. Then the fit stands still if earlier sweeps have gained nothing either.
         """
-        increase = self.objective - self.before
-        return bool(tol > 0 and np.isfinite(increase) and increase <= tol * abs(self.before))
+        increase, past = self.objective - self.before, self.before
+        if increase < 0 and len(self.objectives) > PATIENCE:
+            past = self.objectives[-PATIENCE - 1]
+            increase = max(self.objective - past, 0.0)
+        return bool(tol > 0 and np.isfinite(increase) and 0 <= increase <= tol * abs(past))
 
 
 @dataclass(frozen=True)

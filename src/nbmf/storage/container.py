@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from errno import EACCES, EPERM, EROFS
 from hashlib import sha256
 from io import BufferedReader
 from math import prod
@@ -182,6 +183,13 @@ def check_place(path: Path) -> str:
     return name
 
 
+def check_writable(path: Path) -> str:
+    """Do as check_place, and try to make a file there, so that no long fit ends without a place for its model."""
+    name = check_place(path)
+    with writing(name), tempfile.TemporaryFile(dir=os.path.dirname(name)):
+        return name
+
+
 def remove_leftovers(path: Path) -> None:
     """Remove the files that killed writers of this one left beside it; nobody else may be writing it."""
     with suppress(OSError):
@@ -220,8 +228,7 @@ def replacing(name: str) -> Iterator[str]:
 
 def writing(name: str) -> AbstractContextManager[None]:
     """Report every OSError as a failure to write a file; NumPy's for a full disk names neither cause nor place."""
-    remedy = f"; what was there is unchanged. Make room in {os.path.dirname(name)}, or write elsewhere"
-    return _reporting(name, "cannot be written", remedy)
+    return _reporting(name, "cannot be written", "; what was there is unchanged. {} {}, or write elsewhere")
 
 
 @contextmanager
@@ -231,7 +238,9 @@ def _reporting(name: str, problem: str, remedy: str = "") -> Iterator[None]:
     except StorageError:
         raise
     except OSError as error:
-        raise StorageError(f"{name}: {problem} ({error.strerror or error}){remedy}") from error
+        do = "Allow writing to" if error.errno in (EACCES, EPERM, EROFS) else "Make room in"
+        way_out = remedy.format(do, os.path.dirname(name))
+        raise StorageError(f"{name}: {problem} ({error.strerror or error}){way_out}") from error
 
 
 def _sync_folder(folder: str) -> None:

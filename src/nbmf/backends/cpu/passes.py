@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.backends import LEAST_INTENSITY, Array, Given, OnHost, Sums, UserSums, check_kind
+from nbmf.backends import LEAST_INTENSITY, LEFT_OVER, Array, Given, OnHost, Sums, UserSums, check_kind
 from nbmf.backends.counts import Counts
 from nbmf.backends.cpu import kernels
 from nbmf.backends.slopes import SHAPES, Concentrations, Pair, sum_slopes
@@ -29,7 +29,7 @@ Job = tuple[NDArray[Any], Loop]  # where each row's non-zeros begin (all 0 for e
 TILE_ROWS, TILE_COLUMNS = 128, 800  # a tile and its factors stay in a core's own cache
 BLOCK_ROWS = 4096  # rows summed in single precision before the sum goes to double
 LARGE_COUNT = 1000.0  # from which logarithms in single precision would show in the objective
-LEFT_OVER = 1e-6  # of a sum after unknown cells are taken off, below which too few digits are left
+KNOWN_CELLS = 1 << 22  # summed together where unknown cells leave little of a row
 ROW_WORK = 16  # what a row costs beside its non-zeros, in non-zeros
 LEAST_WORK = 4096  # non-zeros for which waking a thread pays
 SHARES = 32  # many, so that all threads end together, and not a function of their number
@@ -255,12 +255,13 @@ def _sum_known(unknown: sp.csr_array, means: Array) -> NDArray[np.float64]:
 
     Where next to nothing is left of a sum, rounding is, so the known cells are summed themselves.
     """
-    total = means.sum(axis=0, dtype=np.float64)
-    sums: NDArray[np.float64] = total - unknown @ means.astype(np.float64)
-    for row in np.flatnonzero(np.any(sums < LEFT_OVER * total, axis=1)):
-        known = np.ones(len(means), bool)
-        known[unknown.indices[unknown.indptr[row] : unknown.indptr[row + 1]]] = False
-        sums[row] = means[known].sum(axis=0, dtype=np.float64)
+    values = means.astype(np.float64)
+    total = values.sum(axis=0)
+    sums: NDArray[np.float64] = total - unknown @ values
+    little = np.flatnonzero(np.any(sums < LEFT_OVER * total, axis=1))
+    with one_blas_thread():
+        for rows in np.array_split(little, -(-len(little) * len(means) // KNOWN_CELLS) or 1):
+            sums[rows] = (1.0 - unknown[rows].toarray()) @ values
     return sums
 
 

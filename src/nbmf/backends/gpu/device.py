@@ -13,7 +13,7 @@ import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 
-from nbmf.backends import Array, FoldJob, Folds, Given, Sums, UserSums, check_kind
+from nbmf.backends import LEAST_INTENSITY, Array, FoldJob, Folds, Given, Sums, UserSums, check_kind
 from nbmf.backends.counts import BLOCK_ON_DEVICE, Counts
 from nbmf.backends.gpu import arrays
 from nbmf.backends.gpu import passes as torch_passes
@@ -28,8 +28,6 @@ from nbmf.model.ties import Ties, tie_items
 
 Tables = tuple[Pair, Pair, Likelihood, Ties | None]  # `Given` with the mean and the geometric mean of each factor
 
-# Underflow can make λ of a non-zero 0 (see cpu/passes.py); y/λ must stay finite
-LEAST_INTENSITY = {torch.float32: 1e-25, torch.float64: 1e-250}
 LONGEST_RUN = 512
 BLOCK_ROWS = 4096  # rows summed in single precision before the sum goes to double
 CLUSTERED_ON_DEVICE = 1e9  # items × K × clusters from which k-means on the host would take longer than a sweep
@@ -78,16 +76,17 @@ class Gpu:
         """`expect` with the α of these users; a `tile_type` is that of products over every cell without logarithms."""
         W, H, _, ties = given
         passes, own = self._passes(W[0], ties), W[0].dtype
-        shares, allocated, *logs = passes.allocate(data, W[1], H[1], LEAST_INTENSITY[own], sums)
+        shares, allocated, *logs = passes.allocate(data, W[1], H[1], float(LEAST_INTENSITY[_on_host(own)]), sums)
         excess = unseen = exposed = None
         if α is None:
-            exposed = self._sum_rows(H[0])
-            log = -self._sum_rows(W[0]) @ exposed
-            exposed = exposed[None, :].to(own)
             if data.has_unknown:
-                left_out = passes.sum_users(data, (data.values < 0).to(own), H[0])
-                log = log + (W[0] * left_out).sum(dtype=torch.float64)
-                exposed = (exposed - left_out).clamp_min(0)  # below 0 is rounding
+                left_out = passes.sum_users(data, (data.values < 0).double(), H[0].double())
+                exposed = torch_passes.sum_known(left_out, *_unknown(data), H[0])
+                log = -(W[0] * exposed).sum()
+            else:
+                exposed = self._sum_rows(H[0])[None, :]
+                log = -self._sum_rows(W[0]) @ exposed[0]
+            exposed = exposed.to(own)
         elif ties is None:
             excess, of_stored_cells, log = passes.expose(data, W[0], H[0], *α, sums)
             logs.append(log)
@@ -114,11 +113,11 @@ class Gpu:
         allocated *= items[1]
         α = self._concentrations(likelihood, len(old_means), old_means.dtype)
         if α is None:
-            exposed = self._sum_rows(means)[None, :].to(means.dtype)
+            exposed = self._sum_rows(means)[None, :]
             if data.has_unknown:
-                unknown = (data.values < 0).to(means.dtype)
-                exposed = (exposed - passes.sum_items(data, unknown, means, None, None)[0]).clamp_min(0)
-            return Sums(allocated, exposed)
+                left_out = passes.sum_items(data, (data.values < 0).double(), means.double(), None, None)[0]
+                exposed = torch_passes.sum_known(left_out, *_unknown(data)[::-1], means)
+            return Sums(allocated, exposed.to(means.dtype))
         if ties is None:
             by_user, by_item = α
             if by_item is None and np.ndim(likelihood.concentration) == 0:
@@ -274,7 +273,17 @@ class Gpu:
         return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
+def _unknown(data: RowCounts) -> tuple[Tensor, Tensor]:
+    """Return the rows and columns of the unknown cells."""
+    unknown = data.values < 0
+    return data.rows[unknown], data.columns[unknown].long()
+
+
 def _quotient(allocated: Tensor, exposed: Tensor, before: Tensor, dtype: Any) -> Tensor:
     """See `OnHost.quotient`; `dtype` is that in which the factor is kept."""
-    most = largest(np.dtype(str(dtype).removeprefix("torch.")))
-    return torch.where(exposed > 0, allocated / exposed, before).clamp_max(most)
+    return torch.where(exposed > 0, allocated / exposed, before).clamp_max(largest(_on_host(dtype)))
+
+
+def _on_host(dtype: Any) -> np.dtype[Any]:
+    """Return NumPy's name of a type of PyTorch's."""
+    return np.dtype(str(dtype).removeprefix("torch."))

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import torch
 
+from nbmf.backends import LEFT_OVER
 from nbmf.backends.gpu.arrays import Clusters, Moments, ResidentCounts, RowCounts, Tensor, Tiles
 from nbmf.backends.slopes import Pair
 from nbmf.backends.threads import cut_within
@@ -30,6 +31,24 @@ def allocate(counts: RowCounts, users: Tensor, items: Tensor, least: float, sum_
         if sum_users:
             allocated[rows] = users[rows] * _row_sums(shares[cells, None] * near, lengths)
     return shares, allocated if sum_users else None, total
+
+
+def sum_known(left_out: Tensor, rows: Tensor, columns: Tensor, means: Tensor) -> Tensor:
+    """Sum means over each row's known cells, given the sums over the unknown ones, which are in `rows` and `columns`.
+
+    In double precision, and where little is left the known cells are summed themselves, as `cpu` does.
+    """
+    means = means.double()
+    total = means.sum(dim=0)
+    sums = total - left_out
+    for little in (sums < LEFT_OVER * total).any(dim=1).nonzero().ravel().split(max(1, BLOCK_ENTRIES // len(means))):
+        place = torch.full((len(sums),), -1, device=means.device)
+        place[little] = torch.arange(len(little), device=means.device)
+        here = place[rows] >= 0
+        known = torch.ones(len(little), len(means), dtype=means.dtype, device=means.device)
+        known[place[rows[here]], columns[here]] = 0
+        sums[little] = known @ means
+    return sums
 
 
 def expose(counts: RowCounts, users: Tensor, items: Tensor, α_users: Tensor, α_items: Tensor, sum_users: bool) -> Found:
