@@ -120,6 +120,59 @@ def test_a_folder_that_others_could_change_is_not_used(temporary, trap):
     assert list(temporary.rglob("*.nb?")) == []
 
 
+@pytest.mark.parametrize("trap", ["open", "group", "foreign", "replaceable"])
+def test_a_chosen_folder_that_others_could_change_is_not_used(folder, temporary, monkeypatch, trap):
+    """Neither read from nor written to, even though the variable names it."""
+    monkeypatch.setattr(compiler._Code, "_places", property(lambda code: [compiler._Place(code.function, chosen())]))
+
+    def chosen():
+        return caching.UserProvidedCacheLocator(twice, __file__)
+
+    assert loop()(3) == 6
+    [place] = folder.iterdir()
+    if trap == "foreign" and os.getuid():
+        pytest.skip("only root can give folders away")
+    if trap == "open":
+        place.chmod(0o757)
+    elif trap == "group":
+        os.chown(place, -1, next(group for group in (*os.getgroups(), 12) if group != os.getuid()))
+        place.chmod(0o775)
+    elif trap == "foreign":
+        os.chown(place, 12, 12)
+    else:
+        place.parent.chmod(0o777)
+    before = sorted(place.iterdir())
+    compiler.private_folder.cache_clear()
+    found = loop()
+    with pytest.warns(UserWarning, match=f"kept in {temporary}"):
+        assert found(3) == 6
+    assert found.stats.cache_hits.total() == 0
+    assert found(2.5) == 5
+    assert sorted(place.iterdir()) == before
+    compiler.private_folder.cache_clear()
+
+
+@pytest.mark.usefixtures("nowhere")
+@pytest.mark.parametrize("above", ["foreign", "foreign and sticky"])
+def test_a_private_folder_in_a_folder_of_another_user_is_not_used(folder, temporary, above):
+    if os.getuid():
+        pytest.skip("only root can give folders away")
+    temporary.chmod(0o1777 if "sticky" in above else 0o755)
+    os.chown(temporary, 12, 12)
+    with pytest.warns(UserWarning, match="there is no folder to keep compiled code in"):
+        assert loop()(3) == 6
+    assert list(temporary.rglob("*.nb?")) == []
+
+
+def test_without_a_home_nothing_is_kept_below_the_working_folder(tmp_path, monkeypatch):
+    """Where the user has no home, numba's folder for the user is `~/.cache/numba`, and that from wherever we are."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    places = [place.cache_path for place in loop()._cache._places]
+    assert places
+    assert all(map(os.path.isabs, places))
+
+
 @pytest.mark.usefixtures("folder")
 def test_a_full_disk_or_a_damaged_file_costs_time_only(folder, monkeypatch):
     def fail(*_):
@@ -192,6 +245,33 @@ def test_a_user_without_a_home_or_a_writable_package_can_do_everything(entered):
         assert client.get("/api/recommend", user="u1", n=1)["items"][0]["item"] == best["item"]
         server.terminate()
     assert list(site.rglob("*.nb?")) == []
+
+
+LOGARITHM = """
+import numpy as np
+from nbmf.backends.cpu import kernels
+print(kernels.sum_log1p(np.ones(3), 1.0, False), kernels.sum_log1p.stats.cache_hits.total())
+"""
+
+
+def test_code_that_contains_a_changed_function_is_compiled_anew(tmp_path):
+    """Loops of `elementary` become part of others' code, which is of an older version once `elementary` is upgraded."""
+    package = tmp_path / "site" / "nbmf"
+    shutil.copytree(Path(nbmf.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def run():
+        environment = {**os.environ, "PYTHONPATH": str(package.parent), "NUMBA_CACHE_DIR": str(tmp_path / "kept")}
+        command = [sys.executable, "-c", LOGARITHM]
+        found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        assert found.returncode == 0, found.stderr
+        total, hits = found.stdout.split()
+        return float(total), int(hits)
+
+    assert run() == (pytest.approx(3 * np.log(2)), 0)
+    assert run() == (pytest.approx(3 * np.log(2)), 1)
+    path = package / "backends" / "cpu" / "elementary.py"
+    path.write_text(path.read_text().replace("LN_2 = 0.6931471805599453", "LN_2 = 1.0"))
+    assert run() == (pytest.approx(3), 0)
 
 
 COUNTED = """

@@ -3,6 +3,7 @@
 import shutil
 import signal
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from nbmf.backends.counts import Counts
 from nbmf.backends.cpu.passes import Cpu
 from nbmf.model.factors import Point
 from nbmf.model.likelihood import NegativeBinomial, Poisson
+from nbmf.storage.counts import fingerprint
 
 pytest.importorskip("distributed", reason="dask.distributed is not installed: extra dask")
 
@@ -166,6 +168,19 @@ def test_a_fit_goes_on_from_its_checkpoint(counts_file, client, plain, tmp_path)
 def test_ctrl_c_is_for_the_driver_alone(client):
     """A terminal sends it to every process; workers that ended by it would be missing where the last sweep is kept."""
     assert set(client.run(signal.getsignal, signal.SIGINT).values()) == {signal.SIG_IGN}
+
+
+def test_the_driver_does_not_copy_the_counts_to_cut_them(counts_file, monkeypatch):
+    matrix = nbmf.open_counts(counts_file).matrix
+    monkeypatch.setattr("nbmf.storage.counts.CHECKED_AT_A_TIME", 64)
+    tracemalloc.start()
+    try:
+        parts = cut_users(counts_file, matrix, 2, np.dtype(np.float32))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < (matrix.data.nbytes + matrix.indices.nbytes) / 2
+    assert [part.fingerprint for part in parts] == [fingerprint(matrix[part.rows]) for part in parts]
 
 
 def test_a_file_that_was_replaced_or_is_not_there(counts_file, tmp_path):

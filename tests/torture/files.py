@@ -462,8 +462,8 @@ def lines_of(seed: int, cases: range, good: list[Good], folder: Path, until: flo
         yield f"failed ended with {os.WEXITSTATUS(status)}"
 
 
-def main(seconds: float, seed: int, case: int | None = None) -> int:
-    """Run cases for some seconds, or one of them; return the number of failures."""
+def main(seconds: float, seed: int, case: int | None = None, most: int | None = None) -> int:
+    """Run cases for some seconds, at most so many, or one of them; return the number of failures."""
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as name:
         folder = Path(name)
@@ -472,9 +472,9 @@ def main(seconds: float, seed: int, case: int | None = None) -> int:
             print(run_case(seed, case, good, folder))
             return 0
         until, counted, begins = time.monotonic() + seconds, {"refused": 0, "answered": 0, "failed": 0}, 0
-        while time.monotonic() < until:
-            at = begins
-            for line in lines_of(seed, range(begins, begins + BATCH), good, folder, until):
+        while time.monotonic() < until and begins != most:
+            at, end = begins, begins + BATCH if most is None else min(begins + BATCH, most)
+            for line in lines_of(seed, range(begins, end), good, folder, until):
                 kind, _, rest = line.partition(" ")
                 if kind == "begun":
                     at = int(rest)
@@ -494,5 +494,6 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", type=int, help="run only this one")
+    parser.add_argument("--most", type=int, help="stop after so many")
     given = parser.parse_args()
-    sys.exit(1 if main(given.seconds, given.seed, given.case) else 0)
+    sys.exit(1 if main(given.seconds, given.seed, given.case, given.most) else 0)

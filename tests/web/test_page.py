@@ -353,6 +353,39 @@ def test_islands_have_names_and_tell_what_is_on_them(served, visit):
     assert len(page.query_selector_all(".islands li")) == min(10, islands[0]["n_items"])
 
 
+WATCHED = """
+  window.painted = 0;
+  window.watching = 0;
+  const count = (kind, name, note) => {
+    const usual = kind[name];
+    kind[name] = function (...given) { note(); return usual.apply(this, given); };
+  };
+  count(CanvasRenderingContext2D.prototype, "clearRect", () => (window.painted += 1));
+  count(ResizeObserver.prototype, "observe", () => (window.watching += 1));
+  count(ResizeObserver.prototype, "disconnect", () => (window.watching -= 1));
+"""
+
+
+def test_a_map_that_was_left_does_no_more_work(served, visit):
+    page = visit(served)
+    page.add_init_script(WATCHED)
+    page.goto(f"http://127.0.0.1:{served.port}/#/map")
+    page.reload()
+    wait_for(lambda: page.evaluate("window.painted") > 0)
+    before = page.evaluate("window.painted")
+    page.emulate_media(color_scheme="dark")
+    wait_for(lambda: page.evaluate("window.painted") > before)
+    assert page.evaluate("window.watching") == 1
+    page.evaluate("location.hash = '#/factors'")
+    page.wait_for_selector(".factor")
+    wait_for(lambda: page.evaluate("window.watching") == 0)
+    before = page.evaluate("window.painted")
+    page.emulate_media(color_scheme="light")
+    wait_for(lambda: page.evaluate("matchMedia('(prefers-color-scheme: light)').matches"))
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert page.evaluate("window.painted") == before
+
+
 def test_what_a_model_cannot_answer_is_left_out(tmp_path, visit, monkeypatch):
     write_model(tmp_path / "model.nbmf", nbmf.PoissonMF(3, max_iter=9, random_state=0))
     everything = nbmf.web.views.abilities

@@ -137,6 +137,20 @@ def test_lift_ranks_by_shares_and_undoes_popularity(views):
     assert "lift" not in by_score[0]
 
 
+def test_lift_ranks_as_many_items_as_asked_for_and_no_more_than_it_must(monkeypatch):
+    model = nbmf.PoissonMF(2, max_iter=2, tol=0, random_state=0).fit(np.random.default_rng(0).poisson(1, (20, 400)))
+    views, usual, asked = Views(model, "mark"), model.recommend_for, []
+    monkeypatch.setattr(
+        model, "recommend_for", lambda basket, n, **choice: asked.append(n) or usual(basket, n, **choice)
+    )
+    few, many = (views.recommend_for([("5", 3.0)], n, None, "lift", include_seen=True)["items"] for n in (10, 300))
+    assert (len(few), len(many)) == (10, 300)
+    assert asked == [200, 300]  # ranking all 400 takes far longer where there are many
+    lift = {row["item"]: row["lift"] for row in many}
+    assert {row["item"] for row in few} <= lift.keys()
+    assert all(row["lift"] == lift[row["item"]] for row in few)
+
+
 def test_an_answer_to_a_basket_names_its_items(views):
     given = views.recommend_for([(USER_ITEM, 3.0), (str(ITEM), 1.0)], 1)["basket"]
     assert [(row["item"], row["name"]) for row in given] == [(107, "Early song 7"), (104, views.names[4])]
@@ -248,6 +262,13 @@ def test_a_model_without_factors(target):
     best = views.recommend(USER, 3, 0.9)["items"]
     assert [row["item"] for row in best] == model.recommend(USER, n=3).items[0].tolist()
     assert all(("interval" in row) == (target == "counts") for row in best)
+    for answer in (
+        views.recommend(USER, 3, 0.9),
+        views.recommend_for([], 3, 0.9),
+        views.recommend_to_all([USER], 3, 0.9),
+    ):
+        assert ("no_intervals" in answer) == (target == "log1p")
+    assert "no_intervals" not in views.recommend(USER, 3)
     counts = [row["count"] for row in views.history(USER, 3)["items"]]
     assert counts == sorted(counts, reverse=True)
     why = views.explain_for([(USER_ITEM, 3), ("109", 1)], str(best[0]["item"]), 9)
@@ -347,15 +368,26 @@ def test_new_files_are_loaded_and_damaged_ones_refused(tmp_path, caplog):
     served = ServedModel(str(path))
     first = served.views
     assert not served.reload()
-    content = bytearray(path.read_bytes())
+    good = path.read_bytes()
+    content = bytearray(good)
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     assert not served.reload()
     assert served.views is first
     assert "does not match its checksum" in served.refused
     assert "still serving the old one" in caplog.text
-    path.unlink()
+    path.write_bytes(good)
     assert not served.reload()
+    assert served.refused is None
+    path.rename(tmp_path / "away")
+    caplog.clear()
+    assert [served.reload(), served.reload()] == [False, False]
+    assert served.views is first
+    assert served.refused == f"{path} is missing"
+    assert caplog.text.count("is missing, still serving the model that was read from it") == 1
+    (tmp_path / "away").rename(path)
+    assert not served.reload()
+    assert served.refused is None
     write_model(path, seed=1)
     assert served.reload()
     assert served.views.mark != first.mark

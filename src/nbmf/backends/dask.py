@@ -167,7 +167,7 @@ def cut_users(
     mark, parts = seal(name), []
     for n, (start, stop) in enumerate(pairwise(bounds)):
         left_out = None if unknown is None else unknown[start:stop]
-        parts.append(Part(n, name, mark, fingerprint(matrix[start:stop]), start, stop, dtype, binarize, left_out))
+        parts.append(Part(n, name, mark, fingerprint(matrix, start, stop), start, stop, dtype, binarize, left_out))
     return parts
 
 

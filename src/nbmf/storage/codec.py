@@ -84,7 +84,9 @@ def pack_ids(name: str, ids: Ids, arrays: Arrays) -> str:
         raise StorageError(f"{name}: {error.object!r} is not valid text, so a model file cannot hold it") from None
     arrays[f"{name}.utf8"] = np.frombuffer(b"".join(encoded), np.uint8)
     arrays[f"{name}.ends"] = np.cumsum([len(text) for text in encoded], dtype=np.int64)
-    return "object" if ids.dtype.kind == "O" else f"<U{ids.dtype.itemsize // 4}"
+    # one long id among many short ones makes a width that `unpack_ids` refuses; as objects, the ids are equal
+    held = arrays[f"{name}.utf8"].nbytes + arrays[f"{name}.ends"].nbytes
+    return "object" if ids.dtype.kind == "O" or _is_too_much(ids.nbytes, held) else f"<U{ids.dtype.itemsize // 4}"
 
 
 def unpack_ids(contents: Contents, name: str, kind: str, size: int | None = None) -> Ids:
@@ -112,8 +114,12 @@ def unpack_ids(contents: Contents, name: str, kind: str, size: int | None = None
 
 def check_room(contents: Contents, what: str, taken: int, held: int) -> None:
     """Refuse what would take far more bytes than the file holds of it, before memory is allocated."""
-    if taken > FREE_BYTES + MOST_PER_BYTE * held:
+    if _is_too_much(taken, held):
         raise contents.fault(f"{what}: {taken:,} bytes from {held:,} bytes of the file")
+
+
+def _is_too_much(taken: int, held: int) -> bool:
+    return taken > FREE_BYTES + MOST_PER_BYTE * held
 
 
 def pack_counts(matrix: sp.csr_array, arrays: Arrays, name: str = "counts") -> None:
@@ -182,7 +188,7 @@ def unpack_matrix(contents: Contents, name: str, data: Array, shape: tuple[int, 
     indptr = contents.array(f"{name}.indptr", "i", shape[0] + 1)
     if indices.dtype != indptr.dtype or indices.dtype.itemsize < 4:  # else loops are compiled anew
         raise contents.fault(
-            f"the indices of its {name} are {indices.dtype} and {indptr.dtype}, not of 4 or 8 bytes both"
+            f"the indices of its {name} are {indices.dtype} and {indptr.dtype}, but both must be int32 or both int64"
         )
     if indptr[0] != 0 or indptr[-1] != len(data) or np.any(indptr[1:] < indptr[:-1]):
         raise contents.fault(f"the rows of its {name} do not follow each other")

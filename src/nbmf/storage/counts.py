@@ -194,12 +194,13 @@ def counts_of_users(path: Path, start: int, stop: int) -> sp.csr_array:
     return canonical_csr(data, indices, indptr - indptr[0], (stop - start, contents.value("n_items", int)))
 
 
-def fingerprint(matrix: sp.csr_array) -> str:
-    """Return a checksum of whole counts and their places, whatever integers hold them."""
-    digest = sha256()
-    for values in (matrix.data, matrix.indices, np.diff(matrix.indptr)):
-        for start in range(0, len(values), CHECKED_AT_A_TIME):
-            digest.update(values[start : start + CHECKED_AT_A_TIME].astype("<i8").data)
+def fingerprint(matrix: sp.csr_array, start: int = 0, stop: int | None = None) -> str:
+    """Return a checksum of whole counts of users and their places, whatever integers hold them; copy no counts."""
+    digest, ends = sha256(), matrix.indptr[start : matrix.shape[0] + 1 if stop is None else stop + 1]
+    cells = slice(ends[0], ends[-1])
+    for values in (matrix.data[cells], matrix.indices[cells], np.diff(ends)):
+        for place in range(0, len(values), CHECKED_AT_A_TIME):
+            digest.update(values[place : place + CHECKED_AT_A_TIME].astype("<i8").data)
     return digest.hexdigest()
 
 

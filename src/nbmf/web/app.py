@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse, Response
@@ -82,9 +82,9 @@ def build_app(served: ServedModel, *, limits: Limits | None = None, access: Acce
         pool.shutdown(wait=False, cancel_futures=True)
 
     # no pages of documentation, as they load scripts from other sites
-    app = FastAPI(
-        title="nbmf", version=version("nbmf"), docs_url=None, redoc_url=None, lifespan=lifespan, responses=ERRORS
-    )
+    described: dict[str, Any] = {"title": "nbmf", "version": version("nbmf"), "responses": ERRORS}
+    checks = [Depends(_refuse_unknown_parameters)]
+    app = FastAPI(docs_url=None, redoc_url=None, lifespan=lifespan, dependencies=checks, **described)
     app.description = "Recommendations of one model, with reasons and intervals."
     _handle_errors(app)
     _add_answers(app, served, ask)
@@ -129,6 +129,15 @@ def _handle_errors(app: FastAPI) -> None:
     @app.exception_handler(ValueError)
     async def unanswered(request: Request, error: Exception) -> Response:
         return refusal(404 if isinstance(error, NoAnswerError) else 422, str(error))
+
+
+async def _refuse_unknown_parameters(request: Request) -> None:
+    """Refuse parameters in the address that a route of the API does not have, as fields of a body are refused."""
+    route, path = request.scope["route"], request.url.path
+    known = [parameter.alias for parameter in route.dependant.query_params]
+    if path.startswith("/api/") and (unknown := sorted(set(request.query_params) - set(known))):
+        takes = ", ".join(known) or "no parameters"
+        raise HTTPException(422, f"{unknown[0][:100]}: no such parameter; {request.method} {path} takes {takes}")
 
 
 def _in_words(part: Any) -> str:

@@ -25,7 +25,7 @@ class ServedModel:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.refused: str | None = None  # why the present file was refused, if it was
+        self.refused: str | None = None  # why the file is not the model served: it was refused, or is missing
         self.n_loaded, self.n_refused = 1, 0
         self._lock = Lock()
         self._stamp = _stamp(path)
@@ -39,9 +39,13 @@ class ServedModel:
         """
         with self._lock:
             stamp = _stamp(self.path)
-            if stamp == self._stamp or stamp is None:
+            if stamp == self._stamp:
                 return False
             self._stamp = stamp
+            if stamp is None:
+                self.refused = f"{self.path} is missing"
+                log.warning("%s, still serving the model that was read from it", self.refused)
+                return False
             try:
                 views = _load(self.path)
                 if is_new := views.mark != self.views.mark:

@@ -44,7 +44,10 @@ class Basket(Wanted):
 
     items: Annotated[list[Count], Field(max_length=MOST_ITEMS)]
     n: Annotated[int, Field(ge=1, le=MOST_ITEMS)] = 10
-    order: Annotated[Literal["score", "lift"], Field(description="lift: by share, relative to all counts")] = "score"
+    order: Annotated[
+        Literal["score", "lift"],
+        Field(description="lift: those of largest score, by their share of the scores relative to that of the counts"),
+    ] = "score"
 
 
 class Batch(Wanted):
@@ -84,7 +87,11 @@ class Recommended(Named):
     lift: float | None = None
 
 
-class Recommendations(Answer):
+class RecommendAnswer(Answer):
+    no_intervals: Annotated[str | None, Field(description="Why there are none although a level was given")] = None
+
+
+class Recommendations(RecommendAnswer):
     user: Id | None
     items: list[Recommended]
     basket: Annotated[list[Named] | None, Field(description="The items of the request, if it has any")] = None
@@ -104,7 +111,7 @@ class UserRecommendations(Shape):
     items: list[Recommended]
 
 
-class BatchRecommendations(Answer):
+class BatchRecommendations(RecommendAnswer):
     """Recommendations for each user of a batch, in the order of the request."""
 
     users: list[UserRecommendations]

@@ -21,7 +21,9 @@ Given = Iterable[Any] | None  # ids as they arrive
 FAST_CELLS = 2_000_000  # items × factors up to which the scores of one user take less than a millisecond
 MOST_MAPPED = 20_000  # items on the map: those with most users
 MOST_MATCHES = 100  # items that a search of the factors considers
-LIFT_AMONG = 200  # items of largest score that are ranked by lift; the lift of rare items is mostly noise
+LIFT_AMONG = (
+    200  # items of largest score that set the scale of lifts and, with n, are ranked by it: rare ones are noise
+)
 N_EXAMPLES = 25  # users to look at, one after the other
 
 
@@ -64,6 +66,7 @@ class Views:
         self.counts = model.result_.counts  # users × items, as fitted
         self.n_users = np.bincount(self.counts.indices, minlength=len(self.names))  # of each item
         self.n_items = np.diff(self.counts.indptr)  # of each user
+        self.totals = np.asarray(self.counts.sum(axis=0))  # of each item
         self.median_total = plain(float(np.median(self.counts.sum(axis=1))))
         # ids to start with: a user with more items than most, and the item with most users
         by_size = np.argsort(self.n_items, kind="stable")
@@ -71,9 +74,8 @@ class Views:
         self.example = {"user": user, "item": model.items_[[np.argmax(self.n_users)]].tolist()[0]}
         # users with few and with many items in turns
         places = np.unique(np.linspace(0, len(by_size) - 1, N_EXAMPLES).astype(int))
-        self.example_users = model.users_[
-            by_size[places[np.argsort((np.arange(len(places)) * 7 + 12) % N_EXAMPLES)]]
-        ].tolist()
+        turns = np.argsort((np.arange(len(places)) * 7 + 12) % N_EXAMPLES)
+        self.example_users = model.users_[by_size[places[turns]]].tolist()
         self._item_index = Index(self.names, self.n_users)
         self._user_index = Index([str(user) for user in model.users_.tolist()], self.n_items)
         # where ranking items for a known user takes less time than handing the work to another thread
@@ -126,14 +128,11 @@ class Views:
         self.recommend(user, 1, 0.9)
         self.search_items("a", 1)
         self.search_users("1", 1)
-        if self.abilities["recommend_for"]:
-            self.recommend_for([(item, 1)], 1, 0.9)
-        if self.abilities["explain"]:
-            self.explain(user, item, 1)
-        if self.abilities["similar_items"]:
-            self.similar_items(item, 1)
-        if self.abilities["similar_users"]:
-            self.similar_users(user, 1)
+        questions: Plain = {"recommend_for": ([(item, 1)], 1, 0.9), "explain": (user, item, 1)}
+        questions |= {"similar_items": (item, 1), "similar_users": (user, 1)}
+        for name, question in questions.items():
+            if self.abilities[name]:
+                getattr(self, name)(*question)
 
     def recommend(self, user: str, n: int, level: float | None = None, **choice: Any) -> Plain:
         """Return the best items for a user; with a level, also an interval of each count, and P(y ≥ 1).
@@ -141,7 +140,7 @@ class Views:
         The choice is made by `include_seen`, and by `allow` and `deny`, lists of item ids.
         """
         [found] = self.recommend_to_all([user], n, level, **choice)["users"]
-        return {"model": self.mark, **found}
+        return self._recommended(level, **found)
 
     def recommend_to_all(self, users: Iterable[Any], n: int, level: float | None = None, **choice: Any) -> Plain:
         """Return the best items for each of several users."""
@@ -149,21 +148,29 @@ class Views:
         best = self.model.recommend(known, n=n, **self._filter(**choice))
         ranked = (self._ranked(best, row, "predictive", user, level) for row, user in enumerate(known))
         found = [{"user": user, "items": items} for user, items in zip(known, ranked, strict=True)]
-        return {"model": self.mark, "users": found}
+        return self._recommended(level, users=found)
 
     def recommend_for(
         self, counts: Counts, n: int, level: float | None = None, order: str = "score", **choice: Any
     ) -> Plain:
         """Return the best items for a user who is not in the training data, and the names of the items given.
 
-        The order "lift" ranks those of largest score by their share of all scores relative to that of all counts.
+        The order "lift" ranks those of largest score by their share of the scores relative to that of the counts.
         """
         self._need("recommend_for")
         basket, by_lift = self._basket(counts), order == "lift"
-        best = self.model.recommend_for(basket, n=len(self.names) if by_lift else n, **self._filter(**choice))
+        best = self.model.recommend_for(basket, n=max(n, LIFT_AMONG) if by_lift else n, **self._filter(**choice))
         items = self._ranked(best, 0, "predictive_for", basket, level, n if by_lift else None)
         given = self._rows(np.array(list(basket), self.items.ids.dtype))
-        return {"model": self.mark, "user": None, "items": items, "basket": given}
+        return self._recommended(level, user=None, items=items, basket=given)
+
+    def _recommended(self, level: float | None, **parts: Any) -> Plain:
+        """Return an answer; if a level was given in vain, it says why."""
+        answer = {"model": self.mark, **parts}
+        if level is not None and not self.abilities["predictive"]:
+            name, target = type(self.model).__name__, self.model.result_.target
+            answer["no_intervals"] = f"{name} has no distribution of counts here, as its scores are of {target!r}"
+        return answer
 
     def _filter(self, include_seen: bool = False, allow: Given = None, deny: Given = None) -> Plain:
         """Return what may be recommended, in the model's own terms."""
@@ -182,9 +189,10 @@ class Views:
         items = best.items[row][found].astype(self.items.ids.dtype)
         columns = {"score": best.scores[row][found]}
         if n_by_lift is not None:
-            score, total = columns["score"], np.asarray(self.counts.sum(axis=0))[self.items.positions(items)]
-            lift = score / np.maximum(total, 1) * (total.sum() / max(float(score.sum()), 1e-300))
-            order = np.argsort(-lift[:LIFT_AMONG], kind="stable")[:n_by_lift]
+            score, total = columns["score"], self.totals[self.items.positions(items)]
+            scale = total[:LIFT_AMONG].sum() / max(float(score[:LIFT_AMONG].sum()), 1e-300)
+            lift = scale * score / np.maximum(total, 1)
+            order = np.argsort(-lift, kind="stable")[:n_by_lift]
             items, columns = items[order], {"score": score[order], "lift": lift[order]}
         if level is not None and len(items) and self.abilities[method]:
             # some models have a distribution of counts under some of their settings only
@@ -214,18 +222,17 @@ class Views:
         """Return an item: how often it was taken and by whom, and the factors it consists of."""
         known = self._id(self.items, item)
         [place] = self.items.positions(known)
-        cells = np.flatnonzero(self.counts.indices == place)
-        counts = self.counts.data[cells]
+        column = slice(*self._by_item.indptr[place : place + 2])
+        users, counts = self._by_item.indices[column], self._by_item.data[column]
         order = np.argsort(-counts, kind="stable")[:n]
-        users = np.searchsorted(self.counts.indptr, cells[order], side="right") - 1
         return {
             "model": self.mark,
             "item": known,
             "name": self.names[place],
-            "n_users": len(cells),
+            "n_users": len(users),
             "total": plain(float(counts.sum())),
             "sizes": sizes_of(counts),
-            "users": table(user=self.users.ids[users], count=counts[order]),
+            "users": table(user=self.users.ids[users[order]], count=counts[order]),
             "factors": self._factors.of_item(place) if self.abilities["factors"] else [],
         }
 
@@ -288,6 +295,8 @@ class Views:
         found = np.array(self._user_index.find(wanted, n), np.intp)
         return {"model": self.mark, "users": table(user=self.users.ids[found], n_items=self.n_items[found])}
 
+    _by_item = cached_property(lambda self: self.counts.tocsc())
+
     @cached_property
     def _factors(self) -> Factors:
         self._need("factors")
@@ -321,22 +330,17 @@ class Views:
         shown = np.sort(np.argsort(-self.n_users, kind="stable")[:MOST_MAPPED])
         islands = np.flatnonzero(drawn.radius > 0)
         (x, y), middle = drawn.place[shown].T.round(2), drawn.middle[islands].round(2)
+        columns = {"item": self.items.ids[shown], "x": x, "y": y, "factor": drawn.factor[shown]}
+        columns |= {"share": drawn.share[shown].round(3), "n_users": self.n_users[shown]}
         radius, n_items = drawn.radius[islands].round(2), np.bincount(drawn.factor)[islands]
+        rows = table(factor=islands, x=middle[:, 0], y=middle[:, 1], radius=radius, n_items=n_items)
         return {
             "model": self.mark,
             "n_items": len(self.items.ids),
             "n_factors": len(drawn.radius),
-            "item": self.items.ids[shown].tolist(),
             "name": [self.names[place] for place in shown.tolist()],
-            "x": x.tolist(),
-            "y": y.tolist(),
-            "factor": drawn.factor[shown].tolist(),
-            "share": drawn.share[shown].round(3).tolist(),
-            "n_users": self.n_users[shown].tolist(),
-            "islands": [
-                {**self._factors.labels[row["factor"]], **row}
-                for row in table(factor=islands, x=middle[:, 0], y=middle[:, 1], radius=radius, n_items=n_items)
-            ],
+            **{name: column.tolist() for name, column in columns.items()},
+            "islands": [{**self._factors.labels[row["factor"]], **row} for row in rows],
         }
 
     def _need(self, ability: str) -> None:

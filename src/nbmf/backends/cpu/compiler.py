@@ -1,9 +1,9 @@
-"""How loops are compiled, and where their code is kept: wherever there is room, and never at the price of an error.
+"""Compiles loops and caches their code. Caches are read even where they are read-only, such as in an image.
 
 numba reads code only from folders that it can also write to, and fails without one. A container is often read-only, and
-its user may have no home. So code is read wherever numba would look, as well from an image that cannot be changed, and
-written to the first folder that allows it: NUMBA_CACHE_DIR, the package's, the user's, or a private one for temporary
-files. None of this changes a result.
+its user may have no home. So code is read wherever numba would look, and written to the first folder that allows it:
+NUMBA_CACHE_DIR, the package's, the user's, or a private one for temporary files. Whoever can write to such a folder can
+make us run their code, so folders that other users can change are not used. None of this changes a result.
 """
 
 import os
@@ -16,6 +16,7 @@ from functools import cache, cached_property
 from hashlib import sha256
 from importlib import import_module
 from inspect import getfile
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,10 +54,13 @@ class _Code(caching.NullCache):  # type: ignore[misc]
     @cached_property
     def _places(self) -> "list[_Place]":
         """Where numba would look for the code, whether or not it could write there."""
-        kinds = [caching.InTreeCacheLocator, caching.UserWideCacheLocator]
+        file = getfile(self.function)
+        usual = [kind(self.function, file) for kind in (caching.InTreeCacheLocator, caching.UserWideCacheLocator)]
+        # without a home, the user's folder is "~/.cache" below wherever we are
+        found = [locator for locator in usual if os.path.isabs(locator.get_cache_path())]
         if config.CACHE_DIR:  # the variable NUMBA_CACHE_DIR
-            kinds.insert(0, caching.UserProvidedCacheLocator)
-        return [_Place(self.function, kind(self.function, getfile(self.function))) for kind in kinds]
+            found.insert(0, caching.UserProvidedCacheLocator(self.function, file))
+        return [_Place(self.function, locator) for locator in found]
 
     @cached_property
     def _open_place(self) -> "_Place | None":
@@ -64,7 +68,8 @@ class _Code(caching.NullCache):  # type: ignore[misc]
         for place in self._places:
             with suppress(OSError):
                 place.locator.ensure_cache_path()
-                return place
+                if is_safe(place.cache_path):
+                    return place
         folder = private_folder()
         return None if folder is None else _Place(self.function, _Temporary(self.function, folder))
 
@@ -96,16 +101,17 @@ class _Place(caching.FunctionCache):  # type: ignore[misc]
         self._impl_class = type("_Code", (caching.CompileResultCacheImpl,), {"_locator_classes": [found]})
         super().__init__(function)
         self._cache_file.__class__ = _Files
+        self._cache_file._source_stamp = source_stamp(getfile(function))
 
     def load_overload(self, types: Any, target: Any) -> Any:
         """Return the code for these types, or None; a damaged file, or one that may not be read, is as good as none."""
         with suppress(Exception):
-            return super().load_overload(types, target)
+            return super().load_overload(types, target) if is_safe(self.cache_path) else None
         return None
 
 
 class _Files(caching.IndexDataCacheFile):  # type: ignore[misc]
-    """Files of code, named by types: numba numbers them, and two processes may then store one's under the other's."""
+    """numba numbers its files, so two processes can overwrite each other's; these are named by a hash of the types."""
 
     def save(self, key: Any, code: Any) -> None:
         """Write the code, then the index that names it."""
@@ -125,23 +131,49 @@ class _Temporary(caching.InTreeCacheLocator):  # type: ignore[misc]
 
 
 @cache
-def private_folder() -> str | None:
-    """Return a folder for temporary files that is this user's alone, or None if there can be none; warn either way.
+def source_stamp(file: str) -> bytes:
+    """Return a hash of a loop's file and of all modules here, whose loops may be part of its code.
 
-    Whoever can write there can make us run their code. So the folder must be our own and closed to others, and nobody
-    else may be able to replace it.
+    numba's own stamp is that of the one file: after an upgrade of `elementary`, it would run old logarithms.
     """
+    digest = sha256()
+    for path in [Path(file), *sorted(Path(__file__).parent.glob("*.py"))]:
+        digest.update(sha256(path.read_bytes()).digest())
+    return digest.digest()
+
+
+def is_safe(folder: str) -> bool:
+    """Return whether no other user can put files into a folder or replace it.
+
+    Root may, and so may the owner of this package, whose code we run anyway; a group may if it is its owner's alone.
+    """
+    if not hasattr(os, "getuid"):  # Windows
+        return True
+    owners = {0, os.getuid(), os.stat(__file__).st_uid}
+    found, above = os.stat(folder), os.stat(os.path.dirname(os.path.abspath(folder)))
+
+    def is_open(place: os.stat_result) -> bool:
+        mode = place.st_mode & (stat.S_IWOTH if place.st_gid == place.st_uid else OTHERS_MAY_WRITE)
+        return bool(mode) or place.st_uid not in owners
+
+    is_sticky = above.st_mode & stat.S_ISVTX and above.st_uid in owners
+    return not is_open(found) and bool(is_sticky or not is_open(above))
+
+
+@cache
+def private_folder() -> str | None:
+    """Return a folder for temporary files that is this user's alone, or None if there can be none; warn either way."""
     remedy = "to choose a folder, set NUMBA_CACHE_DIR"
     with suppress(OSError, AttributeError):  # Windows has no getuid
         parent = tempfile.gettempdir()
         folder = os.path.join(parent, f"nbmf-{os.getuid()}")
         with suppress(FileExistsError):
             os.mkdir(folder, 0o700)
-        found, above = os.lstat(folder), os.stat(parent)
+        found = os.lstat(folder)
         is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
-        if is_ours and (above.st_mode & stat.S_ISVTX or not above.st_mode & OTHERS_MAY_WRITE):
+        if is_ours and is_safe(folder):
             warnings.warn(
-                f"compiled code is kept in {folder}, as no other folder for it can be written to; {remedy}",
+                f"compiled code is kept in {folder}, as no other folder for it is ours alone to write to; {remedy}",
                 stacklevel=2,
             )
             return folder

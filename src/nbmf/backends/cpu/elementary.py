@@ -18,7 +18,7 @@ _SQRT_HALF, _SQRT_HALF_SINGLE = 0x3FE6A09E667F3BCD, 0x3F3504F3  # the bits of âˆ
 # a literal number is a double and would make doubles of all it meets
 _TWO, _THIRD, _FIFTH, _SEVENTH, _NINTH = map(np.float32, (2, 1 / 3, 1 / 5, 1 / 7, 1 / 9))
 
-compiled = compiler(fastmath=False)  # unsaid it would be the caller's
+compiled = compiler(fastmath=False)  # must be explicit: otherwise inlined code takes the caller's setting
 _intrinsic: Callable[[Any], Any] = intrinsic
 _overload: Callable[..., Any] = overload
 

@@ -169,7 +169,7 @@ function orders(rank) {
     "div",
     { className: "switch", role: "group", "aria-label": "Rank by" },
     button("score", "Expected count", "Rank by expected count"),
-    button("lift", "Lift", "Rank by the share of an item in the expected counts, relative to its share in all counts"),
+    button("lift", "Lift", "Rank by the share of an item in the expected counts, relative to its share in the training counts"),
   );
   const choose = (value) => {
     order = value;

@@ -151,7 +151,7 @@ function about(card) {
     { className: "card", "aria-labelledby": "about-title" },
     h("h2", { id: "about-title" }, "About this model"),
     list(Object.entries(facts).filter(([, value]) => value !== null)),
-    card.refused && h("p", { className: "fault" }, `A newer file was refused: ${card.refused}`),
+    card.refused && h("p", { className: "fault" }, `The model file has changed and is not served: ${card.refused}`),
     h("h3", {}, "Settings"),
     list(Object.entries(card.settings).map(([name, value]) => [name, asPython(value)])),
   );

@@ -18,9 +18,13 @@ export class Islands {
   }
 
   start() {
-    this.resizing = new ResizeObserver(() => this.resize());
-    this.resizing.observe(this.canvas);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+    if (!this.canvas.isConnected) return;
+    const left = new AbortController(); // a canvas that leaves the page has no size, which is observed too
+    const resizing = new ResizeObserver(() => (this.canvas.isConnected ? this.resize() : left.abort()));
+    resizing.observe(this.canvas);
+    left.signal.addEventListener("abort", () => resizing.disconnect());
+    const scheme = matchMedia("(prefers-color-scheme: dark)");
+    scheme.addEventListener("change", () => this.draw(), { signal: left.signal });
     this.resize();
     this.tell.all();
   }
