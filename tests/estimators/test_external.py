@@ -46,6 +46,28 @@ def test_normalized_counts_and_wrong_layers_are_named(adata):
         interactions(adata, layer="counts")
 
 
+def test_models_without_factors_are_refused_before_they_are_fitted(adata):
+    with pytest.raises(TypeError, match=r"NBSLIM has no factors to write; fit it to nbmf\.external\.anndata\.inter"):
+        factorize(adata, nbmf.NBSLIM(), layer="counts")
+    assert nbmf.NBSLIM().fit(interactions(adata, layer="counts")).users_[0] == "cell0"  # the remedy
+
+
+def test_an_object_in_a_file_says_how_to_read_it(adata, tmp_path):
+    adata.X = adata.layers["counts"]
+    adata.write_h5ad(tmp_path / "cells.h5ad")
+    backed = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
+    with pytest.raises(ValueError, match=r"adata\.to_memory\(\) reads it"):
+        factorize(backed)
+    assert interactions(backed.to_memory()).n_users == 40
+    backed.file.close()
+
+
+def test_a_frame_of_cells_is_matched_by_gene(adata):
+    model = factorize(adata, nbmf.NBMF(3, max_iter=10, random_state=0, tol=0), layer="counts")
+    frame = adata.to_df("counts").iloc[:4]
+    np.testing.assert_array_equal(model.transform(frame.iloc[:, ::-1]), model.transform(frame.to_numpy()))
+
+
 def test_fit_names_the_way_for_cells(adata):
     with pytest.raises(TypeError, match=r"nbmf.external.anndata.factorize\(adata\)"):
         nbmf.NBMF(2).fit(adata)

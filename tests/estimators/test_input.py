@@ -49,18 +49,29 @@ def test_logarithms_have_no_distribution_of_counts():
     assert model.explain_for({0: 3}, 1).score > 0
 
 
-def test_held_out_likelihood_is_of_what_was_fitted():
+def test_held_out_counts_have_no_likelihood_under_a_model_of_logarithms():
     matrix, rng = small_matrix(), np.random.default_rng(0)
     held_out = rng.random(matrix.shape) < 0.3
     train, test = (nbmf.Interactions.from_matrix(np.where(part, matrix, 0)) for part in (~held_out, held_out))
     model = nbmf.NBMF(3, input="log1p", **SETTINGS).fit(train)
     averaged = nbmf.Averaged(nbmf.NBMF(3, input="log1p", max_iter=5), n_runs=2, random_state=0).fit(train)
-    for one in (model, averaged):
-        found = nbmf.evaluation.log_likelihood(one, train, test, n_boot=2)
-        assert found.mean == pytest.approx(one.score(test), rel=1e-6)
+    for one in (model, averaged, nbmf.NBSLIM().fit(train)):
+        for ask in (nbmf.evaluation.log_likelihood, nbmf.evaluation.calibration):
+            for given in ({}, {"concentration": 1.0}):
+                with pytest.raises(ValueError, match="='log1p', so it has no likelihood of counts; fit with"):
+                    ask(one, train, test, **given)
+    binary = nbmf.NBMF(3, input="binary", **SETTINGS).fit(train)
+    assert nbmf.evaluation.log_likelihood(binary, train, test, n_boot=2).mean == pytest.approx(binary.score(test))
     stopping = nbmf.EarlyStopping(train, test, metric="log_likelihood")
     with pytest.raises(ValueError, match="input is 'log1p', so test counts have no log-likelihood"):
         clone(model).fit(train, stopping=stopping)
+
+
+def test_exposures_say_what_they_are_of():
+    forms = ("counts", "log1p", "binary")
+    found = [nbmf.NBMF(3, input=form, **SETTINGS).fit(small_matrix()).exposures(7) for form in forms]
+    titles = [repr(one).splitlines()[0].partition("items")[2] for one in found]
+    assert titles == [")", ", of ln(1 + count))", ", of whether there is a count)"]
 
 
 def test_binarize_is_another_name_of_binary():

@@ -9,9 +9,11 @@ from sklearn.base import clone
 
 import nbmf
 from helpers import count_distribution, count_matrices, small_matrix
+from nbmf.estimators.fit import FactorFit
 from nbmf.estimators.predictive import Predictive
 from nbmf.evaluation import log_likelihood
 from nbmf.model.likelihood import NegativeBinomial, Poisson
+from nbmf.web.item_map import Factors
 
 MODELS = [
     nbmf.NBMF(3, exposure="exact"),
@@ -124,7 +126,7 @@ def test_explanations_can_be_shown():
     assert "14 other items" in repr(found)
     assert "prior" in repr(found)
     lines = [line.split("  ")[0] for line in map(str.strip, repr(found).splitlines()[2:])]
-    named = [f"{k} ({'; '.join(model.top_items(k, 3).items)})" for k in found.components]
+    named = [f"{k} ({' · '.join(model.top_items(k, 2).items)})" for k in found.components]
     assert lines == ["by component", *named, "by item", *found.items[:5], "14 other items", "prior"]
     by_component = found.to_pandas(by="component")
     assert by_component["component"].tolist() == found.components.tolist()
@@ -211,6 +213,22 @@ def test_components_of_an_average_are_those_of_its_members():
     for k, name in zip(why.components, why.component_names, strict=True):
         own = model.members_[k // 2].explain(0, 8)
         assert name == f"{own.component_names[own.components.tolist().index(k % 2)]}; of members_[{k // 2}]"
+
+
+def test_only_components_that_are_shown_are_named(monkeypatch):
+    named, name = [], FactorFit.component_name
+    monkeypatch.setattr(FactorFit, "component_name", lambda fit, k: named.append(k) or name(fit, k))
+    why = nbmf.NBMF(12, max_iter=5, tol=0, random_state=0).fit(small_matrix()).explain(0, 1)
+    assert named == []
+    assert "7 other components" in repr(why)
+    assert named == why.components[:5].tolist()
+    assert len(why.component_names) == len(why.to_pandas(by="component")) == 12
+
+
+def test_components_have_the_same_name_in_the_explorer():
+    model = nbmf.NBMF(4, max_iter=30, tol=0, random_state=0).fit(small_matrix())
+    labels = Factors(model.user_factors_, model.item_factors_, [str(item) for item in model.items_]).labels
+    assert [model.result_.component_name(k) for k in range(4)] == [labels[k]["name"] for k in range(4)]
 
 
 def test_item_weights_have_no_components():

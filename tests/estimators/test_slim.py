@@ -304,10 +304,12 @@ def test_a_fitted_model_keeps_to_what_was_fitted(split):
     before = model.predict(train.users[0], train.items)
     model.set_params(input="counts", target="counts", concentration=0.1, dtype="float64")
     np.testing.assert_array_equal(model.predict(train.users[0], train.items), before)
-    with pytest.raises(ValueError, match="fitted with target='log1p'"):
-        model.predictive(train.users[0], train.items[0])
-    with pytest.raises(TypeError, match="its likelihood is unknown"):
-        nbmf.evaluation.log_likelihood(model, *split)
+    for ask in (
+        lambda: model.predictive(train.users[0], train.items[0]),
+        lambda: nbmf.evaluation.log_likelihood(model, *split),
+    ):
+        with pytest.raises(ValueError, match="fitted with target='log1p', so it has no likelihood of counts"):
+            ask()
 
 
 def test_odd_data_get_answers_or_sentences(split):

@@ -29,10 +29,20 @@ def test_an_unfinished_fit_says_so(model):
     [(category, text)] = said_by(model, small_matrix())
     assert category is ConvergenceWarning
     gain = (model.objective_[-1] - model.objective_[-2]) / abs(model.objective_[-2])
-    for part in (f"{type(model).__name__} has not converged after max_iter=4", f"by {gain:.1e} of", "accelerate=True"):
+    for part in (f"{type(model).__name__} has not converged after max_iter=4", f"by {gain:.1e} of"):
         assert part in text
+    assert text.endswith("; try accelerate=True and max_iter=8")
     [(_, text)] = said_by(model.set_params(accelerate=True), small_matrix())
-    assert text.endswith("raise max_iter")
+    assert text.endswith("; try max_iter=8")
+
+
+@pytest.mark.parametrize(("factor", "one", "is_heavy"), [(1, 1, False), (40, 1, True), (1, 1001, True)])
+def test_an_unfinished_fit_of_large_counts_says_so(factor, one, is_heavy):
+    counts = small_matrix() * factor
+    counts[0, 0] = one
+    for form in ("counts", "log1p"):
+        [text] = [text for kind, text in said_by(nbmf.NBMF(3, max_iter=3, tol=1e-9, input=form), counts)][:1]
+        assert text.endswith("; counts are large: try input='log1p' or NBSLIM") == (is_heavy and form == "counts")
 
 
 @pytest.mark.parametrize(
@@ -59,6 +69,7 @@ def test_item_weights_say_so():
     [(category, text)] = said_by(nbmf.NBSLIM(max_iter=2, tol=1e-6), small_matrix())
     assert category is ConvergenceWarning
     assert "NBSLIM has not converged after max_iter=2" in text
+    assert text.endswith("; try max_iter=4")
     assert said_by(nbmf.NBSLIM(max_iter=2, tol=0), small_matrix()) == []
     assert said_by(nbmf.NBSLIM(), small_matrix()) == []
 
@@ -67,6 +78,20 @@ def test_an_average_says_it_once():
     [(category, text)] = said_by(nbmf.Averaged(nbmf.NBMF(3, max_iter=3), n_runs=4, random_state=0), small_matrix())
     assert category is ConvergenceWarning
     assert text.startswith("4 of 4 members: NBMF has not converged after max_iter=3")
+
+
+def test_an_average_counts_members_and_hides_no_other_warning():
+    def warns(snapshot):
+        if snapshot.sweep in (1, 2):
+            warnings.warn(f"sweep {snapshot.sweep}", ConvergenceWarning, stacklevel=1)
+            warnings.warn(f"disk is nearly full in sweep {snapshot.sweep}", ResourceWarning, stacklevel=1)
+
+    said = said_by(
+        nbmf.Averaged(nbmf.NBMF(3, max_iter=3, tol=0), n_runs=4, random_state=0), small_matrix(), callbacks=[warns]
+    )
+    assert [text for kind, text in said if kind is ConvergenceWarning] == ["4 of 4 members: sweep 2"]
+    others = [text for kind, text in said if kind is ResourceWarning]
+    assert others == ["disk is nearly full in sweep 1", "disk is nearly full in sweep 2"] * 4
 
 
 # ---- misfit ---------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Judging rankings: every metric against its formula in loops, over every order of equal scores."""
 
 import json
+import warnings
 from functools import cache
 from itertools import permutations
 from math import log2
@@ -356,6 +357,28 @@ def test_tests_that_were_fitted_are_noted():
     nbmf.evaluate(model, train, test, n_boot=1)  # says nothing
     with pytest.warns(UserWarning, match=f"{train.nnz:,} of {train.nnz:,} test counts are of pairs that were fitted"):
         nbmf.evaluate(model, train, train, n_boot=1)
+
+
+@pytest.mark.parametrize("model", [nbmf.NBMF(2, random_state=0), nbmf.NBSLIM()], ids=str)
+def test_a_model_that_has_seen_the_test_counts_is_noted(model):
+    data = nbmf.datasets.simulate(30, 20, n_components=2, mean_count=0.5, seed=0)
+    train, test = data.split(seed=0)
+    said = f"{test.nnz} of {test.nnz} test counts are of pairs that were fitted, of which train lacks {test.nnz}; fit"
+    with pytest.warns(UserWarning, match=said):
+        nbmf.evaluate(model.fit(data), train, test, n_boot=1)
+    part = nbmf.Interactions(train.users, train.items, train.matrix.copy())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        nbmf.evaluate(model.fit(train), part, test, n_boot=1)
+
+
+def test_cells_that_were_left_out_of_the_likelihood_were_not_fitted():
+    data = nbmf.datasets.simulate(30, 20, n_components=2, mean_count=0.5, seed=0)
+    train, test = data.split(seed=0)
+    model = nbmf.NBMF(2, random_state=0).fit(data, unknown=test)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        nbmf.evaluate(model, train, test, n_boot=1)
 
 
 def test_a_model_of_a_matrix_is_told_from_one_of_other_data():

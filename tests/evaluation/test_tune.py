@@ -71,6 +71,11 @@ def test_a_search_is_shown_by_its_best_settings(data):
     assert len(found.to_pandas()) == 2
 
 
+def test_an_instance_is_refused(data):
+    with pytest.raises(TypeError, match=r"estimator is an instance; give the class, estimator=NBMF, and .* settings="):
+        search(data, n_trials=1, estimator=nbmf.NBMF(3))
+
+
 def test_the_picture_is_drawn(data, tmp_path, monkeypatch):
     figure, drawn = pytest.importorskip("matplotlib.figure").Figure, []
     save = figure.savefig

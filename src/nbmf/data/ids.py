@@ -1,6 +1,7 @@
 """Ids: where they stand among others, and how to move counts into the rows and columns of other ids."""
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -10,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from nbmf.data.interactions import Ids, Interactions, canonical
+from nbmf.data.interactions import Ids, Interactions, canonical, check_counts, text_labels, widened
 
 NUMBERS = "biuf"
 MOST_COMPARED = 20_000  # known ids that are compared with a wrong one to suggest the nearest
@@ -138,6 +139,48 @@ def _moved(lookup: Lookup | None, ids: Ids, n_counts: NDArray[Any], unknown: str
     if unknown == "error" and lost.any():
         raise lookup.unknown(ids[lost].tolist()[0])
     return np.where(known, position, -1), len(lookup.ids)
+
+
+def column_ids(X: Any, items: Ids) -> Ids | None:
+    """Return the columns of a data frame as ids if those of the items are not just 0, 1, 2, …, otherwise None."""
+    if not hasattr(X, "columns") or np.array_equal(items, np.arange(len(items))):
+        return None
+    columns = X.columns
+    # whole numbers may be ids too, but nobody chose those of a range
+    is_numbered = getattr(columns, "inferred_type", "") == "integer" and not hasattr(columns, "start")
+    return np.asarray(columns) if is_numbered else text_labels(X, "columns")
+
+
+def as_row(counts: Mapping[Any, Any], items: Lookup) -> Interactions:
+    """Return one user's counts, a mapping from item ids, as Interactions."""
+    ids, values = items.as_ids(list(counts)), widened(np.array(list(counts.values()) or np.empty(0)))
+    check_counts(values, lambda place: f"item {list(counts)[place]!r}")
+    return Interactions(np.arange(1), ids, sp.csr_array(values[None, :]))
+
+
+def align_items(data: Interactions, items: Lookup, unknown_items: str | None) -> sp.csr_array:
+    """Put counts into the columns of known items.
+
+    Parameters
+    ----------
+    unknown_items : str
+        "error" to refuse items that are not known, "ignore" to leave them out with a warning; None for "error" in a
+        method that has no such option.
+    """
+    try:
+        matrix = align(data, items=items, unknown=unknown_items or "error")
+    except KeyError as error:
+        if unknown_items is None:
+            raise
+        raise KeyError(f"{error.args[0]}; unknown_items='ignore' leaves such items out") from None
+    if matrix.nnz < data.nnz:
+        lost = np.setdiff1d(data.matrix.indices, np.flatnonzero(items.find(data.items)[1]))
+        warnings.warn(
+            f"{len(lost)} items were not in the data of the fit, {data.items[lost[:1]].tolist()[0]!r} among them: "
+            f"{data.nnz - matrix.nnz} of {data.nnz} counts are left out",
+            stacklevel=4,
+        )
+    return matrix
 
 
 def check_same(what: str, ours: Ids, theirs: ArrayLike, names: tuple[str, str], remedy: str) -> None:

@@ -120,11 +120,14 @@ class Interactions(Listing):
 
         Parameters
         ----------
-        matrix : array_like or scipy sparse matrix
+        matrix : array_like, scipy sparse matrix or data frame
             The counts, whole numbers or any others from 0; they are copied.
         users, items : array_like, optional
-            Ids of the rows and of the columns, by default 0, 1, 2, …
+            Ids of the rows and of the columns, by default the index and the columns of a data frame where they are
+            text, otherwise 0, 1, 2, …
         """
+        users = text_labels(matrix, "index") if users is None else users
+        items = text_labels(matrix, "columns") if items is None else items
         csr = sp.csr_array(widened(matrix if sp.issparse(matrix) else np.asarray(matrix)), copy=True)
         check_matrix(csr)
         ids = []
@@ -303,13 +306,17 @@ class Interactions(Listing):
         return Split(*parts)
 
 
-def check_counts(values: NDArray[Any], where: Callable[[int], str] = "position {}".format) -> None:
+def check_counts(
+    values: NDArray[Any],
+    where: Callable[[int], str] = "position {}".format,
+    if_missing: str = "leave out what is unknown",
+) -> None:
     """Raise ValueError unless every value is finite and not negative; `where` names the place of the n-th value."""
     if values.dtype.kind not in "biuf":
         raise ValueError(f"counts have type {values.dtype}; they must be numbers")
     for problem, is_bad, remedy in (
         ("Negative values in data", lambda: values < 0, "counts start at 0"),
-        ("Input contains NaN", lambda: np.isnan(values), "leave out what is unknown"),
+        ("Input contains NaN", lambda: np.isnan(values), if_missing),
         ("Input contains infinity", lambda: np.isinf(values), "counts are finite"),
     ):
         bad = np.flatnonzero(is_bad())
@@ -320,7 +327,8 @@ def check_counts(values: NDArray[Any], where: Callable[[int], str] = "position {
 def check_matrix(matrix: sp.csr_array) -> None:
     """Raise ValueError, with row and column, unless every stored value is finite and not negative."""
     row_of = partial(np.searchsorted, matrix.indptr, side="right")
-    check_counts(matrix.data, lambda place: f"row {row_of(place) - 1}, column {matrix.indices[place]}")
+    remedy = "if no count means 0, fillna(0) of a data frame says so; fit(X, unknown=cells) leaves unknown cells out"
+    check_counts(matrix.data, lambda place: f"row {row_of(place) - 1}, column {matrix.indices[place]}", remedy)
 
 
 def check_range(matrix: sp.csr_array, dtype: Any) -> None:
@@ -330,6 +338,14 @@ def check_range(matrix: sp.csr_array, dtype: Any) -> None:
         if not least <= count <= most:
             remedy = "scale the data" if np.dtype(dtype) == np.float64 else "scale the data or use dtype='float64'"
             raise ValueError(f"count {count} is out of the range of {np.dtype(dtype)}; {remedy}")
+
+
+def text_labels(frame: Any, axis: str) -> Ids | None:
+    """Return the "index" or the "columns" of a data frame if they are text; numbers, dates and the like name nobody."""
+    labels = getattr(frame, axis, None) if hasattr(frame, "columns") else None
+    values: Any = getattr(labels, "tolist", lambda: labels)()
+    is_text = isinstance(values, list) and values and all(isinstance(value, str) for value in values)
+    return np.array(values) if is_text else None
 
 
 def _as_ids(values: ArrayLike | Iterable[Any], what: str) -> Ids:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 HEAD_LINES = 200
 MOST_NAMED = 6  # columns that are ignored
+MOST_LISTED = 20  # columns in an error
 LONGEST_LINE = 131_072  # bytes; the csv module's own limit for a field
 _INTEGER = re.compile("-?[0-9]+")
 # what a count column may hold, right or wrong; no column has such a name
@@ -140,7 +141,11 @@ def _is_header(first: list[str], rows: list[list[str]]) -> bool:
 
 def choose_columns(source: str, names: list[str], named: dict[str, str | None]) -> dict[str, int]:
     """Return the position of each role among named columns; `named` maps roles to names, None to recognise them."""
-    listed = "the columns are " + ", ".join(map(repr, names))
+    listed = "the columns are " + ", ".join(map(repr, names[:MOST_LISTED]))
+    if len(names) > MOST_LISTED:
+        listed += (
+            f" and {len(names) - MOST_LISTED} more; if there is one per item, model.fit(frame) takes the data frame"
+        )
     chosen: dict[str, int] = {}
     for role, name in sorted(named.items(), key=lambda given: given[1] is None):
         left = [k for k in range(len(names)) if k not in chosen.values()]
@@ -188,10 +193,15 @@ def wrong_width(found: int, expected: int) -> str:
     return f"{what} where {expected} columns are expected; quote ids with delimiters"
 
 
-def list_interactions(names: list[str]) -> bool:
+def list_interactions(names: list[str], *, only_numbers: bool = False) -> bool:
     """Return whether columns of these names hold a user and an item in each row.
+
+    If they hold `only_numbers`, they may be counts of items of such names, so one must be called user, item or an id.
 
     >>> list_interactions(["user_id", "artist", "plays"]), list_interactions(["jazz", "folk"])
     (True, False)
+    >>> list_interactions(["book", "person", "cup"]), list_interactions(["book", "person", "cup"], only_numbers=True)
+    (True, False)
     """
-    return {"user", "item"} <= set().union(*map(_roles, names))
+    plain = (name for name in names if not only_numbers or re.fullmatch(r"(?i)users?|items?|.*id", name.strip()))
+    return any(map(_roles, plain)) and {"user", "item"} <= set().union(*map(_roles, names))

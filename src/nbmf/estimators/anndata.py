@@ -25,6 +25,8 @@ def interactions(adata: "AnnData", *, layer: str | None = None) -> Interactions:
     layer : str, optional
         The layer that holds the raw counts, `adata.X` by default.
     """
+    if adata.isbacked:
+        raise ValueError("this AnnData object is in a file, not in memory; adata.to_memory() reads it")
     if layer is not None and layer not in adata.layers:
         raise KeyError(f"there is no layer {layer!r}; there are {', '.join(map(repr, adata.layers)) or 'none'}")
     counts = adata.X if layer is None else adata.layers[layer]
@@ -53,7 +55,7 @@ def factorize(
     adata : AnnData
         Cells × genes of raw counts, to which the factors are added.
     model : estimator, optional
-        What to fit, NBMF(20, random_state=0) by default.
+        What to fit, NBMF(20, random_state=0) by default; any estimator with factors.
     layer : str, optional
         The layer that holds the raw counts, `adata.X` by default.
     key : str
@@ -68,7 +70,11 @@ def factorize(
     >>> adata.obsm["X_nbmf"].shape, adata.varm["nbmf"].shape
     ((50, 2), (30, 2))
     """
-    fitted: Factorization = (NBMF(20, random_state=0) if model is None else model).fit(interactions(adata, layer=layer))
+    chosen = NBMF(20, random_state=0) if model is None else model
+    if not isinstance(chosen, Factorization):
+        remedy = "fit it to nbmf.external.anndata.interactions(adata)"
+        raise TypeError(f"{type(chosen).__name__} has no factors to write; {remedy}")
+    fitted = chosen.fit(interactions(adata, layer=layer))
     settings = {name: value for name, value in fitted.get_params().items() if isinstance(value, int | float | str)}
     found: dict[str, Any] = {
         "model": type(fitted).__name__,

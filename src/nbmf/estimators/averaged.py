@@ -6,15 +6,18 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from nbmf.estimators.factorization import Factorization
-from nbmf.estimators.factorize import check_seed, check_whole
+from nbmf.estimators.factorize import MisfitWarning, check_seed, check_whole
 from nbmf.estimators.files import save_average
 from nbmf.estimators.fit import AverageFit
 from nbmf.estimators.nbmf import NBMF
 from nbmf.inference.run import Algorithm
 from nbmf.storage.container import Path
+
+SAID_ONCE = (ConvergenceWarning, MisfitWarning)  # with the number of members that say it
 
 
 def _of_the_members(name: str) -> Any:
@@ -75,13 +78,20 @@ class Averaged(Factorization):
             )
         rng = check_random_state(self.random_state)
         seeds = [int(rng.randint(np.iinfo(np.int32).max)) for _ in range(self.n_runs)]
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            members = [clone(self._example).set_params(random_state=seed).fit(X, **control) for seed in seeds]
+        members, said = [], []
+        for seed in seeds:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                members.append(clone(self._example).set_params(random_state=seed).fit(X, **control))
+            said.append({warning.category: warning.message for warning in caught if warning.category in SAID_ONCE})
+            for warning in caught:
+                if warning.category not in SAID_ONCE:
+                    warnings.warn(warning.message, warning.category, stacklevel=2)
         self._unite(members)
-        for kind in dict.fromkeys(warning.category for warning in caught):
-            said = [str(warning.message) for warning in caught if warning.category is kind]
-            warnings.warn(f"{len(said)} of {len(members)} members: {said[0]}", kind, stacklevel=2)
+        for kind in SAID_ONCE:
+            texts = [str(one[kind]) for one in said if kind in one]
+            if texts:
+                warnings.warn(f"{len(texts)} of {len(members)} members: {texts[0]}", kind, stacklevel=2)
         return self
 
     def save(self, path: Path) -> None:

@@ -4,9 +4,9 @@ The fit is kept in `result_` and never changes; a model that grows replaces it. 
 what only models with factors can answer.
 """
 
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from numbers import Integral
 from os import PathLike
 from typing import Any
@@ -16,10 +16,10 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from nbmf.data.ids import Lookup, align
-from nbmf.data.interactions import Ids, Interactions, canonical, check_counts, check_matrix, check_range, widened
+from nbmf.data.ids import align_items, as_row, column_ids
+from nbmf.data.interactions import Ids, Interactions, canonical, check_matrix, check_range, text_labels, widened
 from nbmf.data.text import ReadError, choose_columns, list_interactions
 from nbmf.estimators import explain, predictive, recommend
 from nbmf.estimators.explain import Explanation, Similar
@@ -95,7 +95,10 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
         ----------
         counts : mapping, Interactions, matrix, array or data frame
             For one user, a mapping from item ids to counts; an empty one means that nothing is known of the user. For
-            several, Interactions, whose items are matched by id, or rows with one column per item of the fit.
+            several, Interactions, whose items are matched by id, or rows with one column per item of the fit. A data
+            frame is matched by its column names if the model's items have ids: columns may be in any order, and items
+            without a column count 0. A model that was fitted to a data frame asks for the same columns in the same
+            order, as scikit-learn does.
         n : int
             Number of items per user.
         exclude_seen : bool
@@ -114,6 +117,8 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
         array([['jazz']], dtype='<U4')
         """
         new = self._rows(counts, unknown_items, mapping=True)
+        if isinstance(allow, Mapping) or isinstance(deny, Mapping):
+            check_distinct(new.ids)
         return recommend.recommend_for(self._fit, new, n, Filter(exclude_seen, allow, deny), self._resources)
 
     def predict(self, users: Any, items: ArrayLike | None = None) -> Array:
@@ -228,7 +233,7 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
             self.n_features_in_ = X.n_items
         else:
             matrix = take_matrix(self, X, reset=True)
-            users = row_ids(X, matrix.shape[0])
+            users = check_distinct(row_ids(X, matrix.shape[0]))
             items = getattr(self, "feature_names_in_", np.arange(matrix.shape[1]))
         if 0 in matrix.shape:
             raise ValueError(
@@ -238,9 +243,13 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
         check_range(matrix, self.dtype)
         return Data(users, items, matrix, names, hasattr(self, "feature_names_in_"))
 
-    def _rows(self, X: Any, unknown_items: str = "error", *, mapping: bool = False) -> NewRows:
-        """Check the counts of users who were not fitted and put them into the columns of the fit's items."""
-        one_of("unknown_items", unknown_items, ("error", "ignore"))
+    def _rows(self, X: Any, unknown_items: str | None = None, *, mapping: bool = False) -> NewRows:
+        """Check the counts of users who were not fitted and put them into the columns of the fit's items.
+
+        Methods that have no such option leave out `unknown_items`; items that were not fitted are an error then.
+        """
+        if unknown_items is not None:
+            one_of("unknown_items", unknown_items, ("error", "ignore"))
         fit = self._fit
         if mapping and isinstance(X, Mapping) and not sp.issparse(X):
             row = align_items(as_row(X, fit.item_lookup), fit.item_lookup, unknown_items)
@@ -248,7 +257,14 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
         elif isinstance(X, Interactions):
             new = NewRows(X.users, align_items(X, fit.item_lookup, unknown_items))
         else:
-            matrix = take_matrix(self, X, reset=False)
+            columns = None if fit.has_feature_names else column_ids(X, fit.items)
+            if columns is None:
+                matrix = take_matrix(self, X, reset=False)
+            else:
+                check_distinct(columns, "columns")
+                matrix = take_matrix(self, X, reset=False, by_name=True)
+                named = Interactions(np.arange(matrix.shape[0]), columns, matrix)
+                matrix = align_items(named, fit.item_lookup, unknown_items)
             new = NewRows(row_ids(X, matrix.shape[0]), matrix)
         check_range(new.counts, fit.dtype)
         return new
@@ -285,13 +301,15 @@ def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
         raise ValueError(f"{name} is {value!r}; it must be {', '.join(others)} or {last}")
 
 
-def take_matrix(estimator: BaseEstimator, X: Any, *, reset: bool) -> sp.csr_array:
+def take_matrix(estimator: BaseEstimator, X: Any, *, reset: bool, by_name: bool = False) -> sp.csr_array:
     """Return a scipy sparse matrix, array or data frame as a canonical matrix.
 
     Parameters
     ----------
     reset : bool
         Whether to record the columns and their names in the estimator. Otherwise they must match those on record.
+    by_name : bool
+        Whether the caller matches the columns by their names, so that they need not be those on record.
     """
     if isinstance(X, str | bytes | PathLike):
         raise TypeError(f"{X!r} is not a matrix; nbmf.read_interactions({X!r}) reads files")
@@ -300,14 +318,16 @@ def take_matrix(estimator: BaseEstimator, X: Any, *, reset: bool) -> sp.csr_arra
     if hasattr(X, "obs_names") and hasattr(X, "var_names"):
         raise TypeError("this is an AnnData object; nbmf.external.anndata.factorize(adata) fits the counts in it")
     columns = [str(name) for name in getattr(X, "columns", ())]
-    if len(columns) <= MOST_LISTED and list_interactions(columns):
-        raise ValueError(read_instead(columns))
+    text = [name for name, kind in zip(columns, getattr(X, "dtypes", ()), strict=False) if not is_numeric(kind)]
+    if len(columns) <= MOST_LISTED and list_interactions(columns, only_numbers=not text):
+        raise ValueError(read_instead(columns, []))
     wide = widened(X) if sp.issparse(X) else X  # repeated entries are added up
+    check = check_array if by_name else partial(validate_data, estimator, reset=reset)
     try:
-        matrix = sp.csr_array(validate_data(estimator, wide, accept_sparse="csr", ensure_all_finite=False, reset=reset))
+        matrix = sp.csr_array(check(wide, accept_sparse="csr", ensure_all_finite=False))
     except ValueError as error:
         if columns and ("could not convert string" in str(error) or "dtype object" in str(error)):  # columns of text
-            raise ValueError(read_instead(columns)) from None
+            raise ValueError(read_instead(columns, text)) from None
         raise
     check_matrix(matrix)
     if not (matrix.has_canonical_format and np.all(matrix.data)):
@@ -315,68 +335,38 @@ def take_matrix(estimator: BaseEstimator, X: Any, *, reset: bool) -> sp.csr_arra
     return matrix
 
 
-def read_instead(columns: list[str]) -> str:
-    """Say how to read a data frame that has a row per interaction, with its columns."""
+def is_numeric(kind: Any) -> bool:
+    """Return whether a column of this pandas or polars type holds numbers."""
+    return bool(kind.is_numeric()) if hasattr(kind, "is_numeric") else getattr(kind, "kind", "O") in "biuf"
+
+
+def read_instead(columns: list[str], text: list[str]) -> str:
+    """Say how to fit a data frame that has a row per interaction, or columns of text, one of which may name users."""
     found = dict.fromkeys(("user", "item", "count"), "…")
     with suppress(ReadError):
         found = {role: repr(columns[k]) for role, k in choose_columns("", columns, dict.fromkeys(found)).items()}
     arguments = ", ".join(f"{role}={found[role]}" for role in ("user", "item", "count") if role in found)
     shown = ", ".join(map(repr, columns[:MOST_LISTED])) + (", …" if len(columns) > MOST_LISTED else "")
+    by_user = f"if {text[0]!r} names the users, fit frame.set_index({text[0]!r}); " if len(text) == 1 else ""
     return (
-        f"the data frame has the columns {shown}, which do not look like counts of one item each; if every row is an "
-        f"interaction, fit nbmf.read_interactions(frame, {arguments})"
-    )
-
-
-def has_row_ids(X: Any) -> bool:
-    """Return whether X is a pandas data frame whose index is not the default one: text or whole numbers."""
-    index = getattr(X, "index", None)
-    return (
-        hasattr(X, "columns")
-        and getattr(index, "inferred_type", "") in ("string", "integer")
-        and not (
-            hasattr(index, "start")  # a range: nobody chose these numbers
-        )
+        f"the data frame has the columns {shown}, which do not look like counts of one item each; {by_user}"
+        f"if every row is an interaction, fit nbmf.read_interactions(frame, {arguments})"
     )
 
 
 def row_ids(X: Any, size: int) -> Ids:
-    """Return the ids of the rows of a matrix: the index of a data frame that has one, or 0, 1, 2, …"""
-    if not has_row_ids(X):
-        return np.arange(size)
-    if not X.index.is_unique:
-        twice = X.index[X.index.duplicated()].tolist()[0]
-        raise ValueError(
-            f"the index of the data frame is taken for the users, and {twice!r} appears in it more than once; "
-            "add up such rows, or number them by reset_index(drop=True)"
-        )
-    return np.array(X.index.tolist())
+    """Return the ids of the rows of a matrix: the index of a data frame if it is text, or 0, 1, 2, …"""
+    named = text_labels(X, "index")
+    return np.arange(size) if named is None else named
 
 
-def as_row(counts: Mapping[Any, Any], items: Lookup) -> Interactions:
-    """Return one user's counts, a mapping from item ids, as Interactions."""
-    ids, values = items.as_ids(list(counts)), widened(np.array(list(counts.values()) or np.empty(0)))
-    check_counts(values, lambda place: f"item {list(counts)[place]!r}")
-    return Interactions(np.arange(1), ids, sp.csr_array(values[None, :]))
-
-
-def align_items(data: Interactions, items: Lookup, unknown_items: str) -> sp.csr_array:
-    """Put counts into the columns of known items.
-
-    Parameters
-    ----------
-    unknown_items : str
-        "error" to refuse items that are not known, "ignore" to leave them out with a warning.
-    """
-    try:
-        matrix = align(data, items=items, unknown=unknown_items)
-    except KeyError as error:
-        raise KeyError(f"{error.args[0]}; unknown_items='ignore' leaves such items out") from None
-    if matrix.nnz < data.nnz:
-        lost = np.setdiff1d(data.matrix.indices, np.flatnonzero(items.find(data.items)[1]))
-        warnings.warn(
-            f"{len(lost)} items were not in the data of the fit, {data.items[lost[:1]].tolist()[0]!r} among them: "
-            f"{data.nnz - matrix.nnz} of {data.nnz} counts are left out",
-            stacklevel=4,
-        )
-    return matrix
+def check_distinct(ids: Ids, what: str = "index") -> Ids:
+    """Return the labels of the rows or columns of a data frame, all of them different."""
+    values, repeats = np.unique(ids, return_counts=True)
+    if len(values) == len(ids):
+        return ids
+    one, remedy = ("user", ", or number them by reset_index(drop=True)") if what == "index" else ("item", "")
+    raise ValueError(
+        f"the {what} of the data frame {'is' if what == 'index' else 'are'} taken for the {one}s, and "
+        f"{values[repeats > 1].tolist()[0]!r} appears more than once; add up what belongs to one {one}{remedy}"
+    )

@@ -1,7 +1,8 @@
 """Why: how exposed a user was, what a score is made of, which users and items are similar, what marks a component."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Integral
 from typing import Any
 
@@ -31,6 +32,8 @@ class Exposures(Table):
         y and μ = ⟨w⟩·⟨h⟩.
     exposure, sd : array
         Mean and standard deviation of a given y; above 1 is over-exposed, below 1 under-exposed.
+    input : str
+        The model's setting: for "log1p" and "binary", intensities and exposures are of the transformed counts.
     """
 
     item: Ids
@@ -38,15 +41,17 @@ class Exposures(Table):
     intensity: Array
     exposure: Array
     sd: Array
+    input: str = "counts"
 
     @property
     def columns(self) -> dict[str, Any]:
         """One row per item: item, count, intensity, exposure, sd."""
-        return dict(vars(self))
+        return {name: getattr(self, name) for name in ("item", "count", "intensity", "exposure", "sd")}
 
     def shown(self) -> Shown:
         """Return title, heads and rows."""
-        return f"Exposures({len(self.item):,} items)", *first_rows(self.columns)
+        of = {"log1p": ", of ln(1 + count)", "binary": ", of whether there is a count"}.get(self.input, "")
+        return f"Exposures({len(self.item):,} items{of})", *first_rows(self.columns)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -72,8 +77,8 @@ class Explanation(Table):
         `Averaged` are the components of all members, one member after the other.
     component_scores : array or None
         ⟨w_uk⟩⟨h_ik⟩ of these components, which sum to the score: the prior's part is inside them.
-    component_names : list of str or None
-        Each of these components by three items that mark it, as `top_items` finds them.
+    name_component : callable or None
+        Returns a component's name.
     """
 
     user: Any
@@ -86,7 +91,17 @@ class Explanation(Table):
     names: Ids | None = None
     components: NDArray[np.intp] | None = None
     component_scores: NDArray[np.float64] | None = None
-    component_names: list[str] | None = None
+    name_component: Callable[[int], str] | None = None
+
+    @cached_property
+    def component_names(self) -> list[str] | None:
+        """Each of the components by two items that mark it, as `top_items` finds them; None where there are none."""
+        return None if self.components is None else self._names(len(self.components))
+
+    def _names(self, n: int) -> list[str]:
+        if self.components is None or self.name_component is None:
+            return []
+        return [self.name_component(k) for k in self.components[:n].tolist()]
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -115,8 +130,8 @@ class Explanation(Table):
     def shown(self) -> Shown:
         """Return title, heads and rows: the largest components, then the largest items."""
         rows: list[tuple[str, str]] = []
-        if self.components is not None and self.component_scores is not None and self.component_names is not None:
-            named = [f"{k} ({name})" for k, name in zip(self.components, self.component_names, strict=True)]
+        if self.components is not None and self.component_scores is not None:
+            named = [f"{k} ({name})" for k, name in zip(self.components, self._names(SHOWN), strict=False)]
             rows += [("by component", ""), *_largest(named, self.component_scores, "components"), ("by item", "")]
         labels = self.items if self.names is None else self.names
         rows += [*_largest(labels.tolist(), self.contributions, "items"), ("  prior", f"{self.prior:.4g}")]
@@ -127,8 +142,8 @@ class Explanation(Table):
 def _largest(labels: Sequence[Any], parts: NDArray[np.float64], what: str) -> list[tuple[str, str]]:
     """Return rows for the first parts, and one for the sum of the others."""
     rows = [(f"  {label}", f"{part:.4g}") for label, part in zip(labels[:SHOWN], parts, strict=False)]
-    if len(labels) > SHOWN:
-        rows.append((f"  {len(labels) - SHOWN} other {what}", f"{parts[SHOWN:].sum():.4g}"))
+    if len(parts) > SHOWN:
+        rows.append((f"  {len(parts) - SHOWN} other {what}", f"{parts[SHOWN:].sum():.4g}"))
     return rows
 
 
@@ -196,7 +211,7 @@ def exposures(fit: FactorFit, user: Any) -> Exposures:
     likelihood = fit.model.likelihood.at(np.full(len(columns), row), columns)
     y = FORMS[fit.input](count)
     sd = likelihood.exposure_sd(y, intensity)
-    return Exposures(fit.items[columns], count, intensity, likelihood.exposure(y, intensity), sd)
+    return Exposures(fit.items[columns], count, intensity, likelihood.exposure(y, intensity), sd, fit.input)
 
 
 def explain(fit: FitResult, user: Any, item: Any, resources: Resources) -> Explanation:
@@ -225,7 +240,7 @@ def _explanation(
     if reasons.by_component is not None:
         components = np.argsort(-reasons.by_component, kind="stable")
         by_component = {"components": components, "component_scores": reasons.by_component[components]}
-        by_component["component_names"] = [fit.component_names[k] for k in components.tolist()]
+        by_component["name_component"] = getattr(fit, "component_name", None)
     return Explanation(
         user,
         fit.items[column : column + 1].tolist()[0],

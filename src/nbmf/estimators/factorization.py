@@ -11,9 +11,9 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
 
 from nbmf.backends import BACKENDS, make_backend
-from nbmf.data.interactions import FORMS, Interactions
+from nbmf.data.interactions import FORMS, Interactions, text_labels
 from nbmf.estimators import explain, grow, predictive
-from nbmf.estimators.base import Recommender, has_row_ids, one_of
+from nbmf.estimators.base import Recommender, check_distinct, one_of
 from nbmf.estimators.explain import Exposures, Similar, TopItems
 from nbmf.estimators.factorize import Control, as_number, check_seed, check_whole, factorize
 from nbmf.estimators.fit import FactorFit
@@ -79,7 +79,8 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         ----------
         X : Interactions, sparse matrix, array or data frame
             Of shape (n_users, n_items), any finite numbers from 0. What a sparse matrix does not store is a zero. The
-            index of a pandas data frame, unless it is the default one, names the users, and its columns the items.
+            columns of a data frame name the items, and the index of a pandas data frame the users, if they are text;
+            rows and columns that are labelled by numbers or dates are numbered 0, 1, 2, … by their order.
             The models are of whole numbers; fractions, such as weights, go through the same formulas without a warning.
         unknown : Interactions, sparse matrix or array, optional
             Of X's shape and ids. The cells it stores are left out of the likelihood, whatever X has there: a missing
@@ -122,7 +123,8 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         Parameters
         ----------
         X : Interactions, sparse matrix, array or data frame
-            Items of Interactions are matched by id; otherwise there is one column per item of the fit.
+            Items of Interactions are matched by id; otherwise there is one column per item of the fit. Data frames are
+            matched by column names where `recommend_for` does so.
         unknown_items : "error" or "ignore"
             Whether items that were not fitted are an error or are left out with a warning that counts them.
         """
@@ -195,7 +197,11 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         return predictive.predictive_drawn(self._fit, users, items, n_draws, seed)
 
     def score(self, X: Any, y: None = None) -> float:
-        """Return the mean of ln p(count) over the cells of X, larger is better: see `score_samples` for which cells."""
+        """Return the mean of ln p(count) over the cells of X, larger is better: see `score_samples` for which cells.
+
+        With input="log1p" or "binary" these are probabilities of the transformed counts, so compare only models with
+        the same `input`.
+        """
         total, n_cells = self._log_probabilities(X)
         return float(total.sum() / n_cells.sum()) if n_cells.any() else math.nan
 
@@ -221,12 +227,15 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         Parameters
         ----------
         data, unknown_items
-            As for `transform`. Users of Interactions, and those that the index of a data frame names, must be new;
-            other rows are numbered after the largest id.
+            As for `transform`. Users of Interactions, and those of a data frame whose index is text, must be new; other
+            rows are numbered after the largest id.
         """
         new = self._rows(data, unknown_items)
-        named = new if isinstance(data, Interactions) or has_row_ids(data) else grow.next_users(self._fit, new.counts)
-        self._become(grow.add_users(self._fit, named, self._resources))
+        if text_labels(data, "index") is not None:
+            check_distinct(new.ids)
+        elif not isinstance(data, Interactions):
+            new = grow.next_users(self._fit, new.counts)
+        self._become(grow.add_users(self._fit, new, self._resources))
         return self
 
     def add_items(self, data: Any) -> Self:
@@ -239,7 +248,8 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         ----------
         data : Interactions, matrix or array
             Interactions of new items and users of the fit; or one row per user of the fit and one column per new item,
-            which get the numbers after the largest item id.
+            which get the numbers after the largest item id. Where the model's ids are text, the text labels of a data
+            frame are ids too.
         """
         self._become(grow.add_items(self._fit, data, self._resources))
         return self
@@ -254,8 +264,9 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         Parameters
         ----------
         X : Interactions, sparse matrix, array or data frame
-            Rows of a matrix, with one column per item of the fit, are new users and get the numbers after the largest
-            user id; those of a pandas data frame with an index of its own are the users that it names.
+            Rows of a matrix, with columns as for `transform`, are new users and get the numbers after the largest user
+            id; those of a pandas data frame whose index is text are the users that it names. Only Interactions can
+            bring new items.
         refresh : int
             Number of sweeps over all the data, old and new. With sweeps, `objective_` and `n_iter_` are theirs.
 
@@ -274,9 +285,9 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
             return self.fit(X, y)
         if not isinstance(refresh, Integral) or refresh < 0:
             raise ValueError(f"refresh is {refresh!r}; it must be a whole number of sweeps from 0")
-        if has_row_ids(X):
+        if text_labels(X, "index") is not None:
             rows = self._rows(X)
-            X = Interactions(rows.ids, self.items_, rows.counts)
+            X = Interactions(check_distinct(rows.ids), self.items_, rows.counts)
         if isinstance(X, Interactions):
             grown = grow.add_counts(self._fit, X, self._resources)
         else:

@@ -29,6 +29,7 @@ from nbmf.storage.container import Path
 MOST_USERS, BLOCK_CELLS = 300, 200_000  # of the sample on which a fit is checked, and of it at a time
 COST = 300  # cells of the sample that take about a hundredth of the time of as many non-zeros in a sweep
 FAR_OFF = 3.0
+HEAVY_LARGEST, HEAVY_MEAN = 1000, 50  # counts, and means of those that are not 0, from which a fit takes long
 
 
 @dataclass(frozen=True)
@@ -156,8 +157,8 @@ def factorize(
         gain = (kept.objective - kept.before) / abs(kept.before) if kept.before else np.inf
         warnings.warn(
             f"{type(settings).__name__} has not converged after max_iter={until.max_iter} sweeps: the last one raised "
-            f"the objective by {gain:.1e} of its size, and tol is {until.tol:g}; raise max_iter"
-            + ("" if settings.accelerate else ", or set accelerate=True"),
+            f"the objective by {gain:.1e} of its size, and tol is {until.tol:g}; {more_sweeps(settings)}"
+            + ("; counts are large: try input='log1p' or NBSLIM" if form == "counts" and _heavy(data.matrix) else ""),
             ConvergenceWarning,
             stacklevel=3,
         )
@@ -186,6 +187,16 @@ def factorize(
             stacklevel=3,
         )
     return fit
+
+
+def more_sweeps(settings: Any) -> str:
+    """Say what to try after a fit that has not converged."""
+    return f"try {'' if settings.accelerate else 'accelerate=True and '}max_iter={2 * settings.max_iter}"
+
+
+def _heavy(counts: sp.csr_array) -> bool:
+    """Whether the counts are so large that fits take many sweeps."""
+    return bool(counts.nnz) and bool(counts.data.max() > HEAVY_LARGEST or counts.data.mean() > HEAVY_MEAN)
 
 
 def occupancy(fit: FactorFit) -> Occupancy:

@@ -15,16 +15,22 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from nbmf.data.ids import Lookup
-from nbmf.data.interactions import FORMS, Ids, formed
+from nbmf.data.interactions import FORMS, Ids, canonical, formed
 from nbmf.estimators.fold_in import FixedSide, Resources, fold_in
-from nbmf.estimators.ranking import FactorScores, ModelScores, Scores, check_at_least_one, most_typical, nearest
+from nbmf.estimators.ranking import (
+    FactorScores,
+    ModelScores,
+    Scores,
+    check_at_least_one,
+    most_typical,
+    name_of_items,
+    nearest,
+)
 from nbmf.inference.run import Ending
 from nbmf.model import Model
 from nbmf.model.factors import Array, Factor, Point
 from nbmf.model.likelihood import Likelihood, NegativeBinomial
 from nbmf.model.ties import Ties
-
-NAMED_BY = 3  # items that name a component
 
 
 class NewRows(NamedTuple):
@@ -76,9 +82,9 @@ class FitResult(ABC):
         return None if self.item_names is None else self.item_names[columns]
 
     @property
-    def component_names(self) -> list[str]:
-        """Each component by a few items that mark it."""
-        return []
+    def fitted(self) -> sp.csr_array:
+        """The counts that were fitted."""
+        return self.counts
 
     def pairs(self, users: ArrayLike, items: ArrayLike) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return the positions of pairs of ids, or of one id with several others."""
@@ -104,6 +110,10 @@ class FitResult(ABC):
     @abstractmethod
     def scores_of(self, rows: NewRows, resources: Resources) -> Scores:
         """Return the scores of new users for all items."""
+
+    @abstractmethod
+    def check_of_counts(self) -> None:
+        """Refuse where the likelihood is of transformed counts, so that counts have no distribution."""
 
     @abstractmethod
     def likelihood_of(self, rows: NDArray[np.intp] | None, columns: NDArray[np.intp]) -> Likelihood:
@@ -158,6 +168,11 @@ class FactorFit(FitResult):
     def dtype(self) -> np.dtype[Any]:
         return self.item_posterior.mean.dtype
 
+    @property
+    def fitted(self) -> sp.csr_array:
+        """The counts that were fitted, without cells that were left out of the likelihood."""
+        return self.counts if self.unknown is None else canonical(self.counts - self.counts * (self.unknown != 0))
+
     def taken(self, row: int) -> tuple[NDArray[Any], Array]:
         """Return the columns and counts of what a user has, without cells that were left out of the likelihood."""
         columns, counts = super().taken(row)
@@ -185,9 +200,12 @@ class FactorFit(FitResult):
     def scores_of(self, rows: NewRows, resources: Resources) -> FactorScores:
         return FactorScores(self.factors_of(rows, resources).mean, self.item_posterior.mean)
 
-    def likelihood_of(self, rows: NDArray[np.intp] | None, columns: NDArray[np.intp]) -> Likelihood:
+    def check_of_counts(self) -> None:
         if self.input == "log1p":
             raise ValueError(no_likelihood("input", self.input))
+
+    def likelihood_of(self, rows: NDArray[np.intp] | None, columns: NDArray[np.intp]) -> Likelihood:
+        self.check_of_counts()
         return self._likelihood_of(rows, columns)
 
     def _likelihood_of(self, rows: NDArray[np.intp] | None, columns: NDArray[np.intp]) -> Likelihood:
@@ -223,12 +241,10 @@ class FactorFit(FitResult):
         contributions = (allocated / allocated.sum(axis=0)) @ (parts - from_prior)
         return Reasons(contributions, float(from_prior.sum()), float(parts.sum()), parts)
 
-    @cached_property
-    def component_names(self) -> list[str]:
+    def component_name(self, component: int) -> str:
+        """Return a name for a component, made of items that mark it."""
         labels = self.items if self.item_names is None else self.item_names
-        best = (self.top_items(k, 4 * NAMED_BY)[0] for k in range(self.item_posterior.dimensions[1]))
-        # items may have the same name
-        return ["; ".join(list(dict.fromkeys(map(str, labels[few].tolist())))[:NAMED_BY]) for few in best]
+        return name_of_items(labels[self.top_items(component, 8)[0]].tolist())
 
     @cached_property
     def _expected(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -278,13 +294,16 @@ class AverageFit(FactorFit):
     def factors_of(self, rows: NewRows, resources: Resources) -> Point:
         return Point(_side_by_side([member.factors_of(rows, resources).mean for member in self.members]))
 
-    @cached_property
-    def component_names(self) -> list[str]:
-        return [f"{name}; of members_[{n}]" for n, one in enumerate(self.members) for name in one.component_names]
+    def component_name(self, component: int) -> str:
+        member, own = self._of_member(component)
+        return f"{self.members[member].component_name(own)}; of members_[{member}]"
 
     def top_items(self, component: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
-        member, own = divmod(component, self.members[0].item_posterior.dimensions[1])
+        member, own = self._of_member(component)
         return self.members[member].top_items(own, n)
+
+    def _of_member(self, component: int) -> tuple[int, int]:
+        return divmod(component, self.members[0].item_posterior.dimensions[1])
 
     def reasons(
         self, whose: int | NewRows, columns: NDArray[Any], counts: Array, column: int, resources: Resources
@@ -329,10 +348,12 @@ class WeightFit(FitResult):
         dense = products.toarray() if sp.issparse(products) else products
         return np.asarray(dense + self.intercept)
 
-    def likelihood_of(self, rows: NDArray[np.intp] | None, columns: NDArray[np.intp]) -> Likelihood:
-        """Return the likelihood of new counts, which is known only where counts are the target."""
+    def check_of_counts(self) -> None:
         if self.target != "counts":
             raise ValueError(no_likelihood("target", self.target))
+
+    def likelihood_of(self, rows: NDArray[np.intp] | None, columns: NDArray[np.intp]) -> Likelihood:
+        self.check_of_counts()
         return NegativeBinomial(self.concentration)
 
     def reasons(

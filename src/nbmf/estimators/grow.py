@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from nbmf.backends import make_backend
 from nbmf.backends.counts import Counts
 from nbmf.data.ids import NUMBERS, align
-from nbmf.data.interactions import Ids, Interactions, canonical, formed
+from nbmf.data.interactions import Ids, Interactions, canonical, formed, text_labels
 from nbmf.estimators.fit import AverageFit, FactorFit, NewRows
 from nbmf.estimators.fold_in import Resources, fold_in
 from nbmf.inference.run import Algorithm, Until, observe, run, total_log_base
@@ -42,10 +42,15 @@ def add_items(fit: FactorFit, data: Any, resources: Resources) -> FactorFit:
     """Append items, folded in with the users as they are."""
     whole = data if isinstance(data, Interactions) else Interactions.from_matrix(data)
     items = whole.items
-    if not isinstance(data, Interactions):
+    rows_named, columns_named = (
+        isinstance(data, Interactions) or (text_labels(data, axis) is not None and known.dtype.kind not in NUMBERS)
+        for axis, known in (("index", fit.users), ("columns", fit.items))
+    )
+    if not rows_named:
         if whole.n_users != len(fit.users):
             raise ValueError(f"{whole.n_users} rows for {len(fit.users)} users; give new items a row per user")
         whole = replace(whole, users=fit.users)
+    if not columns_named:
         items = _next_ids(fit.items, whole.n_items, "items")
     _check_new(fit.item_lookup.find(items)[1], items, "item")
     matrix = align(whole, users=fit.user_lookup)

@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from nbmf.data.interactions import Ids, canonical, formed
+from nbmf.data.interactions import Ids, formed
 from nbmf.estimators.fit import FactorFit, FitResult, NewRows
 from nbmf.estimators.fold_in import Resources
 from nbmf.estimators.log_prob import log_probabilities
@@ -180,8 +180,7 @@ def score_rows(
     W[known] = fit.user_posterior.mean[places[known]]
     new = NewRows(rows.ids[~known], sp.csr_array(rows.counts[~known]))
     W[~known] = fit.factors_of(new, resources).mean
-    fitted = fit.counts if fit.unknown is None else canonical(fit.counts - fit.counts * (fit.unknown != 0))
-    seen = _selected(fitted, places, known)
+    seen = _selected(fit.fitted, places, known)
     scored = formed(rows.counts, fit.input)
     overlap = sp.csr_array((np.ones(seen.nnz, bool), seen.indices, seen.indptr), shape=seen.shape)
     scored = sp.csr_array(scored - scored * overlap)

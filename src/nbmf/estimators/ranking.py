@@ -5,7 +5,8 @@ of given items) and drops it: nothing of size users × items is stored, and seve
 blocks nor the products, on one BLAS thread each, depend on the number of threads, so the results do not either.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,6 +30,8 @@ TILE_ROWS, TILE_COLUMNS = 256, 1600  # scores of one product, which stay in a co
 WHOLE_ROWS, WHOLE_CELLS = 128, 2_500_000  # most users and scores of a block of whole rows
 FEW_ROWS = 16  # for fewer users, transposing the items takes longer than scoring them
 PAIR_CELLS = 4_000_000  # products of pairs held at a time
+NAMED_BY = 2  # items that name a component
+SIZE = re.compile(r",[^,\d]{0,8}\d[^,]{0,14}$")  # ", 18 lb" at the end of a product's name
 PADDED_TO = 64  # items; BLAS may round the last few columns differently, and equal items must score equally
 
 
@@ -321,6 +324,15 @@ def places(
     visit = Places(test, train)
     walk(scores, np.flatnonzero(np.diff(test.indptr)), [visit], n_threads=n_threads, report=report)
     return visit
+
+
+def name_of_items(labels: Iterable[Any]) -> str:
+    """Return a name for a component: its first items, without the sizes of products.
+
+    >>> name_of_items(["Milk, 1 ga", "Milk, 2 ga", "Grapes red, 18 lb", "Tea"])
+    'Milk · Grapes red'
+    """
+    return " · ".join(list(dict.fromkeys(SIZE.sub("", str(label)) for label in labels))[:NAMED_BY])
 
 
 def most_typical(

@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from nbmf.data.interactions import FORMS, formed
 from nbmf.estimators.base import Recommender, one_of
-from nbmf.estimators.factorize import Data, as_number, check_whole
+from nbmf.estimators.factorize import Data, as_number, check_whole, more_sweeps
 from nbmf.estimators.fit import WeightFit
 from nbmf.estimators.log_prob import log_probabilities
 from nbmf.estimators.slim_fit import Regressions, fit, fit_plainly
@@ -132,7 +132,7 @@ class NBSLIM(Recommender):
         if not found.settled and self.tol > 0:
             warnings.warn(
                 f"{name} has not converged after max_iter={self.max_iter} sweeps: the last one added more than tol="
-                f"{self.tol:g} to the objective of some items; raise max_iter",
+                f"{self.tol:g} to the objective of some items; {more_sweeps(self)}",
                 ConvergenceWarning,
                 stacklevel=3,
             )

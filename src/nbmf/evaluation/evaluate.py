@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from nbmf.data.ids import check_same
 from nbmf.data.interactions import Ids, Interactions
+from nbmf.estimators.fit import FitResult
 from nbmf.estimators.ranking import FactorScores, ModelScores, Places, Report, Rows, Scores, Top, walk
 from nbmf.estimators.table import RowTable, Shown
 from nbmf.evaluation.metrics import Relevance, Standings, check_whole, coverage, popularity_rank, popularity_ranks
@@ -168,7 +169,7 @@ def evaluate(
     rows = np.flatnonzero(np.diff(held_out.matrix.indptr))
     if not len(rows):
         raise ValueError("test has no count above 0, so there is nothing to evaluate")
-    n_fitted, note = fitted_pairs(known, held_out)
+    n_fitted, note = fitted_pairs(known, held_out, model)
     if n_fitted:
         warnings.warn(note, stacklevel=2)
     standings, best_items = _rank(scores, known, held_out, rows, cutoffs, walking)
@@ -188,11 +189,21 @@ def evaluate(
     return Evaluation(metrics, known.users, len(rows), known.n_users - len(rows), fingerprint(known, held_out))
 
 
-def fitted_pairs(train: Interactions, test: Interactions) -> tuple[int, str]:
-    """Return how many test counts are of pairs that train has, which no ranking can find, and a sentence about them."""
-    n_fitted = int(((test.matrix != 0) * (train.matrix != 0)).nnz)
+def fitted_pairs(train: Interactions, test: Interactions, model: Any = None) -> tuple[int, str]:
+    """Return how many test counts are of pairs that train or the model's own counts have, and a sentence about them.
+
+    No ranking can find those of train. Those that only the model has seen are found all too easily.
+    """
+    tested = test.matrix != 0
+    in_train = tested * (train.matrix != 0)
+    n_ranked_last, fit = int(in_train.nnz), getattr(model, "result_", None)
+    n_fitted = n_ranked_last
+    if isinstance(fit, FitResult) and fit.counts is not train.matrix:
+        n_fitted = int((in_train + tested * (fit.fitted != 0)).nnz)
     what = f"{n_fitted:,} of {test.nnz:,} test counts are of pairs that were fitted"
-    return n_fitted, f"{what}; they are ranked last, like everything fitted"
+    if n_fitted == n_ranked_last:
+        return n_fitted, f"{what}; they are ranked last, like everything fitted"
+    return n_fitted, f"{what}, of which train lacks {n_fitted - n_ranked_last:,}; fit the model to train alone"
 
 
 def _rank(

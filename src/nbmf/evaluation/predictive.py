@@ -1,8 +1,8 @@
 """How probable a model considers the held-out counts, and whether its probabilities are calibrated.
 
 The cells evaluated are those not in train: the test counts and all zeros. In each, the count given its intensity
-μ = Σ_k ⟨w_uk⟩⟨h_ik⟩ has a likelihood of `nbmf.model.likelihood`, negative binomial or Poisson. A model of
-transformed counts is evaluated on transformed counts.
+μ = Σ_k ⟨w_uk⟩⟨h_ik⟩ has a likelihood of `nbmf.model.likelihood`, negative binomial or Poisson. A model of logarithms
+is refused, as it has no likelihood of counts; one of binary input is evaluated on whether there is a count.
 """
 
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from nbmf.backends.cpu.elementary import exp, log1p
 from nbmf.backends.cpu.kernels import compiled
 from nbmf.data.interactions import Interactions, formed
+from nbmf.estimators.fit import FitResult
 from nbmf.estimators.log_prob import check_intensities, log_probabilities
 from nbmf.estimators.ranking import Rows, walk, with_sorted_rows
 from nbmf.estimators.table import RowTable, Shown
@@ -171,6 +172,9 @@ def _prepare(
 ) -> tuple[Interactions, sp.csr_array, Likelihood]:
     """Return train, the test counts outside train in the form that the model is of, and the likelihood."""
     known, held_out = as_interactions(train, test)
+    fit = getattr(model, "result_", None)
+    if isinstance(fit, FitResult):
+        fit.check_of_counts()
     α = getattr(model, "concentration_", None) if concentration is None else concentration
     if α is None:
         raise TypeError(
@@ -178,7 +182,7 @@ def _prepare(
             "give concentration=…, a positive number, or infinity for Poisson"
         )
     likelihood = Poisson() if np.ndim(α) == 0 and α == np.inf else NegativeBinomial(α)
-    tested = formed(held_out.matrix, getattr(getattr(model, "result_", None), "target", "counts"))
+    tested = formed(held_out.matrix, getattr(fit, "target", "counts"))
     seen = sp.csr_array((np.ones(known.nnz, bool), known.matrix.indices, known.matrix.indptr), shape=known.matrix.shape)
     counts = sp.csr_array(tested - tested * seen)
     counts.eliminate_zeros()

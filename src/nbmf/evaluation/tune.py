@@ -155,6 +155,9 @@ def tune(
     where = Search(**search)
     if not isinstance(data, Interactions):
         raise TypeError(f"data is a {type(data).__name__}; tune takes Interactions, as nbmf.read_interactions returns")
+    if not isinstance(estimator, type):
+        name = type(estimator).__name__
+        raise TypeError(f"estimator is an instance; give the class, estimator={name}, and its settings as settings=…")
     known = set(estimator().get_params(deep=False))
     if not known & {"n_components", "penalty"}:
         raise TypeError(f"{estimator.__name__} has neither n_components nor a penalty to tune")

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nbmf.estimators.ranking import most_typical
-from nbmf.web.names import factor_name
+from nbmf.estimators.ranking import most_typical, name_of_items
 
 Array = NDArray[np.float64]
 
@@ -36,6 +35,7 @@ class FactorSummary:
 
     factor: int  # position in the model
     share: float  # of all expected counts
+    leading: NDArray[np.intp]  # the same items, in the order of `top_items`
     items: NDArray[np.intp]  # positions
     item_shares: Array  # of this factor in each of them
     users: NDArray[np.intp]
@@ -54,20 +54,17 @@ def largest_factors(users: NDArray[Any], items: NDArray[Any], n_factors: int, n:
     explained = of_users * of_items
     item_total, user_total = items @ of_users, users @ of_items
     total = float(explained.sum())
-    return [
-        FactorSummary(
-            k,
-            float(explained[k]) / total if total > 0 else 0.0,
-            *_typical(items[:, k] * of_users[k], item_total, n),
-            *_typical(users[:, k] * of_items[k], user_total, n),
-        )
-        for k in np.argsort(-explained, kind="stable")[:n_factors].tolist()
-    ]
+    found = []
+    for k in np.argsort(-explained, kind="stable")[:n_factors].tolist():
+        marks = most_typical(items[:, k] * of_users[k], item_total, n)
+        fans = most_typical(users[:, k] * of_items[k], user_total, n)
+        part = float(explained[k]) / total if total > 0 else 0.0
+        found.append(FactorSummary(k, part, marks[0], *_by_share(*marks), *_by_share(*fans)))
+    return found
 
 
-def _typical(expected: NDArray[Any], total: NDArray[Any], n: int) -> tuple[NDArray[np.intp], Array]:
-    """Return the n rows that mark the factor, as `top_items` chooses them, with its share of each, largest first."""
-    best, _, share = most_typical(expected, total, n)
+def _by_share(best: NDArray[np.intp], _: Array, share: Array) -> tuple[NDArray[np.intp], Array]:
+    """Return rows that mark a factor with its share of each, largest first."""
     order = np.argsort(-share, kind="stable")
     return best[order], share[order].round(4)
 
@@ -93,7 +90,7 @@ class Factors:
         self.sums = tuple(side.sum(axis=0, dtype=np.float64) for side in (users, items))
         self.largest = largest_factors(users, items, MOST_FACTORS, SHOWN_PER_FACTOR)
         ranked = np.argsort(-self.sums[0] * self.sums[1], kind="stable").tolist()
-        named = {one.factor: factor_name(names[place] for place in one.items.tolist()) for one in self.largest}
+        named = {one.factor: name_of_items(names[place] for place in one.leading.tolist()) for one in self.largest}
         self.labels = {
             k: {"factor": k, "rank": n, "name": named.get(k) or f"Factor {n + 1}"} for n, k in enumerate(ranked)
         }

@@ -1,15 +1,13 @@
 """Search for names by the words in them, in one scan of all names."""
 
-import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-SIZE = re.compile(r",[^,\d]{0,8}\d[^,]{0,14}$")  # ", 18 lb" at the end of a product's name
 MOST_CANDIDATES = 2000  # matches that one search compares: those of largest weight
 
 
@@ -21,15 +19,6 @@ def folded(text: str) -> str:
     """
     plain = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
     return " ".join(plain.casefold().split())
-
-
-def factor_name(names: Iterable[str]) -> str:
-    """Return a name for a factor: its two most typical items, without the sizes of products.
-
-    >>> factor_name(["Milk, 1 ga", "Milk, 2 ga", "Grapes red, 18 lb", "Tea"])
-    'Milk · Grapes red'
-    """
-    return " · ".join(list(dict.fromkeys(SIZE.sub("", name) for name in names))[:2])
 
 
 class Index:
