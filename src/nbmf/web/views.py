@@ -21,7 +21,7 @@ Given = Iterable[Any] | None  # ids as they arrive
 FAST_CELLS = 2_000_000  # items × factors up to which the scores of one user take less than a millisecond
 MOST_MAPPED = 20_000  # items on the map: those with most users
 MOST_MATCHES = 100  # items that a search of the factors considers
-LIFT_AMONG = 200  # items of largest score that set the scale of lifts, and are ranked by them if n is not larger
+LIFT_AMONG = 200  # items of largest score, or n, that are ranked by lift: that of rare ones is noise
 N_EXAMPLES = 25  # users to look at, one after the other
 
 

@@ -23,6 +23,11 @@ from typing import Any
 import numba
 
 caching: Any = import_module("numba.core.caching")  # without types
+# older versions hide these names
+InTree, UserWide, UserProvided = (
+    getattr(caching, name, None) or getattr(caching, f"_{name}")
+    for name in ("InTreeCacheLocator", "UserWideCacheLocator", "UserProvidedCacheLocator")
+)
 config: Any = numba.config
 
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -55,11 +60,11 @@ class _Code(caching.NullCache):  # type: ignore[misc]
     def _places(self) -> "list[_Place]":
         """Where numba would look for the code, whether or not it could write there."""
         file = getfile(self.function)
-        usual = [kind(self.function, file) for kind in (caching.InTreeCacheLocator, caching.UserWideCacheLocator)]
+        usual = [kind(self.function, file) for kind in (InTree, UserWide)]
         # without a home, the user's folder is "~/.cache" below wherever we are
         found = [locator for locator in usual if os.path.isabs(locator.get_cache_path())]
         if config.CACHE_DIR:  # the variable NUMBA_CACHE_DIR
-            found.insert(0, caching.UserProvidedCacheLocator(self.function, file))
+            found.insert(0, UserProvided(self.function, file))
         return [_Place(self.function, locator) for locator in found]
 
     @cached_property
@@ -124,7 +129,7 @@ class _Files(caching.IndexDataCacheFile):  # type: ignore[misc]
         self._save_index({**index, key: name})
 
 
-class _Temporary(caching.InTreeCacheLocator):  # type: ignore[misc]
+class _Temporary(InTree):  # type: ignore[misc, valid-type]
     def __init__(self, function: Any, folder: str) -> None:
         super().__init__(function, getfile(function))
         self._cache_path = os.path.join(folder, self.get_suitable_cache_subpath(getfile(function)))
