@@ -40,8 +40,8 @@ def folder(tmp_path, monkeypatch):
 def nowhere(monkeypatch):
     """As if none of numba's own places could be written to."""
 
-    kinds = (caching.UserProvidedCacheLocator, caching.InTreeCacheLocator, caching.UserWideCacheLocator)
-    usual = caching.InTreeCacheLocator.ensure_cache_path
+    kinds = (compiler.UserProvided, compiler.InTree, compiler.UserWide)
+    usual = compiler.InTree.ensure_cache_path
 
     def refuse(self):
         if type(self) in kinds:
@@ -126,7 +126,7 @@ def test_a_chosen_folder_that_others_could_change_is_not_used(folder, temporary,
     monkeypatch.setattr(compiler._Code, "_places", property(lambda code: [compiler._Place(code.function, chosen())]))
 
     def chosen():
-        return caching.UserProvidedCacheLocator(twice, __file__)
+        return compiler.UserProvided(twice, __file__)
 
     assert loop()(3) == 6
     [place] = folder.iterdir()
