@@ -2,12 +2,13 @@
 
 import sys
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # typing takes ten times as long to import as all of this, and Ctrl-C may come at once
 if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
     from nbmf import evaluation
     from nbmf.backends import dask as distributed
     from nbmf.data import datasets
@@ -66,18 +67,19 @@ _ALIASES = {
 }
 
 
-class _Alias(MetaPathFinder, Loader):
+class _Alias:
     """Lets `import nbmf.datasets` and the like find modules that have moved into folders."""
 
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        return ModuleSpec(fullname, self, is_package=fullname == "nbmf.external") if fullname in _ALIASES else None
+    def find_spec(self, fullname: str, path: "Any" = None, target: "Any" = None) -> ModuleSpec | None:
+        loader: Any = self
+        return ModuleSpec(fullname, loader, is_package=fullname == "nbmf.external") if fullname in _ALIASES else None
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = import_module(_ALIASES[spec.name]) if _ALIASES[spec.name] else ModuleType(spec.name)
+    def create_module(self, spec: ModuleSpec) -> "ModuleType":
+        module = import_module(_ALIASES[spec.name]) if _ALIASES[spec.name] else type(sys)(spec.name)
         spec.loader_state = module.__spec__
         return module
 
-    def exec_module(self, module: ModuleType) -> None:
+    def exec_module(self, module: "ModuleType") -> None:
         if module.__spec__ is not None:
             module.__spec__ = module.__spec__.loader_state or module.__spec__
 
@@ -85,7 +87,7 @@ class _Alias(MetaPathFinder, Loader):
 sys.meta_path.insert(0, _Alias())
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Import a public name on first use: scikit-learn and numba take a second to import, `nbmf --help` must not."""
     if name == "evaluation" or f"nbmf.{name}" in _ALIASES:
         return import_module(f"nbmf.{name}")

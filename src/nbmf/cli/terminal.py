@@ -115,6 +115,8 @@ def end_interrupted(kept: str) -> NoReturn:
         # a normal exit waits for all threads, and one may be stuck, such as in an interrupted compiler
         for stream in filter(None, (sys.stdout, sys.stderr)):
             stream.flush()
+        if workers := sys.modules.get("multiprocessing.util"):
+            workers._run_finalizers(0)  # else semaphores of worker processes would be reported as leaked
         os._exit(INTERRUPTED)
     sys.exit(INTERRUPTED)
 
