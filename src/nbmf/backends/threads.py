@@ -20,7 +20,7 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 HEARD_WITHIN = 0.2  # seconds until Ctrl-C is heard
-MOST_PER_CORE = 8  # threads; more only wait for each other
+MOST_THREADS = 8 * (os.cpu_count() or 1)  # more only wait for each other
 
 
 def cut_evenly(work: NDArray[Any], n_pieces: int) -> list[int]:
@@ -89,7 +89,7 @@ def hand_out(
         from numba import get_num_threads  # noqa: PLC0415 (slow to import, and a GPU does without)
 
         n_threads = int(get_num_threads())
-    n_threads = min(n_threads, MOST_PER_CORE * (os.cpu_count() or 1))  # whatever a setting asks for
+    n_threads = min(n_threads, MOST_THREADS)  # whatever a setting asks for
     helpers: list[Future[None]] = []
     try:
         for _ in range(min(n_threads, len(tasks)) - (stop is None)):
