@@ -319,7 +319,7 @@ def take_matrix(estimator: BaseEstimator, X: Any, *, reset: bool, by_name: bool 
         raise TypeError("this is an AnnData object; nbmf.external.anndata.factorize(adata) fits the counts in it")
     columns = [str(name) for name in getattr(X, "columns", ())]
     text = [name for name, kind in zip(columns, getattr(X, "dtypes", ()), strict=False) if not is_numeric(kind)]
-    if len(columns) <= MOST_LISTED and list_interactions(columns, only_numbers=not text):
+    if 0 < len(columns) <= MOST_LISTED and list_interactions(columns, only_numbers=not text):
         raise ValueError(read_instead(columns, []))
     wide = widened(X) if sp.issparse(X) else X  # repeated entries are added up
     check = check_array if by_name else partial(validate_data, estimator, reset=reset)
