@@ -97,7 +97,7 @@ COMMANDS = {
         lambda path: not (path / "results.sqlite").exists() or is_database(path / "results.sqlite"),
     ),
     "explore": Command(
-        ("explore", "plays.csv", "--no-browser", "--port", "0", "-k", "5"),
+        ("explore", "plays.csv", "--refit", "--no-browser", "--port", "0", "-k", "5"),
         ("plays.nbmf", "plays.nbmf.history.json"),
     ),
     "serve": Command(("serve", "plays.nbmf", "--port", "0")),
