@@ -110,3 +110,12 @@ def test_intensities_that_underflow(backend):
     X = np.random.default_rng(0).poisson(0.5, (6, 8))
     model = nbmf.NBMF(2, user_shape=0.01, item_shape=0.01, backend=backend, max_iter=30, random_state=0).fit(X)
     assert np.all(np.isfinite(model.transform(np.eye(8))))
+
+
+def test_a_long_step_does_not_overflow():
+    """From such a start, extrapolated shapes are large where rates are small."""
+    W0 = np.array([[4.348283361366181, 0.7286156968988462, 0.14460964120357175, 4.438632710169301]])
+    H0 = np.array([[0.0001137043724993057, 1.5988146046795375e-11, 1.1949955866095234e-12, 4.895550876644865e-09]])
+    model = nbmf.NBMF(4, concentration=3218459.7659964436, init=(W0, H0), exposure="tied", n_clusters=3)
+    model.set_params(accelerate=True, tol=0, max_iter=500).fit(np.array([[2]]))
+    assert np.isfinite(model.objective_).all()
