@@ -85,5 +85,4 @@ def _factors_at(parameters: list[Array], state: State, backend: Backend) -> tupl
     nothing, most = Prior(shape=0.0, rate=0.0), largest(parameters[0].dtype)
     with np.errstate(over="ignore"):  # a long step may also make a mean, shape/rate, too large
         sides = [Sums(np.minimum(shape, rate * most), rate) for shape, rate in (parameters[:2], parameters[2:])]
-    users, items = (backend.conditional(nothing, side) for side in sides)
-    return users, items
+    return backend.conditional(nothing, sides[0]), backend.conditional(nothing, sides[1])
