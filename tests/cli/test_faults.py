@@ -169,3 +169,29 @@ def test_names_in_json_are_words_joined_by_underscores(plays, model_file, tmp_pa
     found = set(keys(json.loads(typed(command, *arguments[command], "--json").stdout)))
     assert found
     assert not {name for name in found if not re.fullmatch("[a-z0-9_]+", name)}
+
+
+RESENT = """
+import os, signal, time, click
+from nbmf.cli.terminal import sentences
+class Freed:
+    def __del__(self):
+        os.kill(os.getpid(), getattr(signal, %r))
+        for _ in range(1000): pass  # the handler runs here, where its exception is dropped
+@click.command()
+@sentences()
+def main():
+    freed = Freed()
+    del freed
+    time.sleep(20)
+main()
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_that_python_drops_is_sent_again(number, code):
+    done = subprocess.run(
+        [sys.executable, "-c", RESENT % number], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from threading import Timer
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 Rows = Sequence[Sequence[str]]
 
+RESENT_AFTER = 0.05  # seconds
 INTERRUPTED, TERMINATED = 130, 143  # the exit codes that shells report after Ctrl-C and SIGTERM
 IN_THE_SHELL = {  # remedies in messages of the library, and the same on the command line
     "read_interactions(…, time='column') or Interactions.from_arrays(…, times=…)": "--time COLUMN",
@@ -58,7 +60,16 @@ def sentences() -> Iterator[None]:
             click.echo(f"note: {in_the_shell(text)}", err=True)
         noted.add(text)
 
+    def again(lost: Any) -> None:
+        """Send a signal once more that came where Python drops exceptions, such as while an object is freed."""
+        if not isinstance(lost.exc_value, KeyboardInterrupt | SystemExit):
+            usual_hook(lost)
+            return
+        number = signal.SIGINT if isinstance(lost.exc_value, KeyboardInterrupt) else signal.SIGTERM
+        Timer(RESENT_AFTER, os.kill, (os.getpid(), number)).start()
+
     usual = signal.signal(signal.SIGINT, press), signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    usual_hook, sys.unraisablehook = sys.unraisablehook, again
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
@@ -76,6 +87,7 @@ def sentences() -> Iterator[None]:
         text = str(error.args[0] if isinstance(error, KeyError) else error)
         raise BadInputError(in_the_shell(text)) from error
     finally:
+        sys.unraisablehook = usual_hook
         for number, handler in zip((signal.SIGINT, signal.SIGTERM), usual, strict=True):
             signal.signal(number, handler)
 
