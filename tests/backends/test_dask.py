@@ -3,7 +3,6 @@
 import shutil
 import signal
 import time
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -171,15 +170,11 @@ def test_ctrl_c_is_for_the_driver_alone(client):
 
 
 def test_the_driver_does_not_copy_the_counts_to_cut_them(counts_file, monkeypatch):
+    """SciPy copies the rows of a slice."""
     matrix = nbmf.open_counts(counts_file).matrix
-    monkeypatch.setattr("nbmf.storage.counts.CHECKED_AT_A_TIME", 64)
-    tracemalloc.start()
-    try:
+    with monkeypatch.context() as patched:
+        patched.setattr(type(matrix), "__getitem__", lambda *_: pytest.fail("rows were copied"))
         parts = cut_users(counts_file, matrix, 2, np.dtype(np.float32))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < (matrix.data.nbytes + matrix.indices.nbytes) / 2
     assert [part.fingerprint for part in parts] == [fingerprint(matrix[part.rows]) for part in parts]
 
 

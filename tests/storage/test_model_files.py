@@ -55,7 +55,9 @@ def answers(model):
     one, item = users.tolist()[0], items.tolist()[0]
     parts = (model.explain(one, item), model.similar_items(item, n=3), model.similar_users(one, n=3))
     for found in (*parts, model.recommend_for({item: 3}, n=3), model.recommend(one, deny=items[:1])):
-        yield from (getattr(found, field.name) for field in fields(found))
+        values = (getattr(found, field.name) for field in fields(found))
+        yield from (value for value in values if not callable(value))  # a function belongs to its fit
+        yield getattr(found, "component_names", None)
     law = model.predictive(one, items)
     yield from (law.mean, law.sd, *law.interval(0.9), law.at_least(2))
     rows = nbmf.Interactions.from_matrix(np.arange(2 * len(items)).reshape(2, -1) % 3, items=items)

@@ -39,7 +39,7 @@ class LogarithmicJumps(Likelihood):
     Examples
     --------
     >>> LogarithmicJumps(0.9).events(count=[1, 10, 1000], geometric_intensity=0.5).round(2)  # hardly more than one each
-    array([1.  , 1.54, 2.51])
+    array([1.  , 1.55, 2.56])
     """
 
     kind = "logarithmic_jumps"
