@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM at random moments of every command that takes a while, and of a fit in Python.
+"""Ctrl-C and SIGTERM at random moments of every command that takes a while, and Ctrl-C in a fit in Python.
 
     python tests/torture/interrupts.py --seconds 600 --seed 1       as many as ten minutes allow
     python tests/torture/interrupts.py --seed 1 --case 17           one of them again, at the same share of its time
