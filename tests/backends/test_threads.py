@@ -2,6 +2,8 @@
 
 import multiprocessing
 import signal
+import subprocess
+import sys
 import time
 from threading import Event, Timer, get_ident
 
@@ -99,6 +101,73 @@ def test_ctrl_c_ends_long_tasks():
             hand_out(job, range(100), 2, stop=stop)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+AT_EVERY_STEP = """
+import sys, time
+from itertools import count
+
+import numpy as np
+
+from nbmf.backends.threads import hand_out
+
+def job(n):
+    time.sleep(0.002)
+    return n
+
+def interrupted(at, stop):
+    steps = count(1)
+
+    def interrupt(frame, event, argument):  # Python itself looks for signals where functions begin and calls end
+        if event != "return" and event != "c_call" and next(steps) == at:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    sys.setprofile(interrupt)
+    try:
+        hand_out(job, range(6), 2, stop=stop)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+for waits in (False, True):
+    at = 1
+    while interrupted(at, np.zeros(1, np.uint8) if waits else None):
+        assert hand_out(job, range(6), 2) == list(range(6))
+        at += 1
+    print(at)
+"""
+
+
+def test_ctrl_c_at_any_step_ends_and_leaves_threads_that_work():
+    """No step may keep a lock that another thread waits for: waits of `concurrent.futures` do, at some."""
+    line = [sys.executable, "-c", AT_EVERY_STEP]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(int(steps) > 10 for steps in done.stdout.split())
+
+
+def test_a_thread_that_is_stuck_after_ctrl_c_is_given_up(monkeypatch):
+    """Compilers, for one, may keep a lock when they are interrupted, and threads that compile then wait for ever."""
+    monkeypatch.setattr("nbmf.backends.threads.GIVEN_UP_AFTER", 2)
+    main, begun, free, ended = get_ident(), Event(), Event(), []
+
+    def job(n):
+        if get_ident() != main:
+            begun.set()
+            ended.append(free.wait(60))
+        elif begun.wait(10):
+            raise KeyboardInterrupt
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            hand_out(job, range(9), 2)
+        assert not ended
+        assert hand_out(lambda n: n * n, range(9), 2, stop=np.zeros(1, np.uint8)) == [n * n for n in range(9)]
+    finally:
+        free.set()
 
 
 def _squares(queue):

@@ -153,7 +153,7 @@ def keys(value):
         yield from keys(part)
 
 
-@pytest.mark.parametrize("command", ["fit", "plan", "recommend", "evaluate", "compare", "reproduce", "tune"])
+@pytest.mark.parametrize("command", ["fit", "plan", "recommend", "evaluate", "compare", "choose", "reproduce", "tune"])
 def test_names_in_json_are_words_joined_by_underscores(plays, model_file, tmp_path, monkeypatch, command):
     make_quick(monkeypatch)
     monkeypatch.setattr("nbmf.inference.timing.TIMED_SECONDS", 0.0)
@@ -163,6 +163,7 @@ def test_names_in_json_are_words_joined_by_underscores(plays, model_file, tmp_pa
         "recommend": [model_file, "--user", "user 1"],
         "evaluate": [plays, *QUICK],
         "compare": [plays, *QUICK, "--models", "nbmf,popularity", "--tune", 1],
+        "choose": [plays, "-k", 2, "--models", "poisson,robust"],
         "reproduce": [plays, "--count", "plays", "-k", 2, "--starts", 1, "-o", tmp_path / "out"],
         "tune": [plays, *QUICK, "--trials", 1],
     }
@@ -194,4 +195,25 @@ def test_a_signal_that_python_drops_is_sent_again(number, code):
         [sys.executable, "-c", RESENT % number], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == code
+    assert "Traceback" not in done.stderr
+
+
+REPLACED = """
+import os, signal, time, click
+from nbmf.cli.terminal import sentences
+@click.command()
+@sentences()
+def main():
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(20)
+    except SystemExit:
+        raise KeyboardInterrupt  # as DuckDB does with whatever a signal raises during a query
+main()
+"""
+
+
+def test_sigterm_keeps_its_exit_code_where_a_library_replaces_what_it_raises():
+    done = subprocess.run([sys.executable, "-c", REPLACED], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 143
     assert "Traceback" not in done.stderr

@@ -3,12 +3,14 @@
 Cuts never depend on the number of threads and one thread does a task, so any number of them gives the same bits.
 """
 
+import math
 import os
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from functools import cache
+from queue import SimpleQueue
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -20,6 +22,7 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 HEARD_WITHIN = 0.2  # seconds until Ctrl-C is heard
+GIVEN_UP_AFTER = 50  # such waits for a thread that does not end after Ctrl-C
 MOST_THREADS = 8 * (os.cpu_count() or 1)  # more only wait for each other
 
 
@@ -59,7 +62,8 @@ def hand_out(
 
     After an error or Ctrl-C no task is begun, and those under way are waited for; `stop`, an array of one number, is
     then set, so that long tasks can end early. With it the calling thread, which alone hears Ctrl-C, only waits; else
-    it works, too. `report` is called with the number of tasks done after each of them, by one thread at a time.
+    it works, too. `report` is called with the number of tasks done after each of them, by one thread at a time. After
+    Ctrl-C a thread may be stuck over a lock that another library did not give back, so waiting for it has an end.
 
     >>> hand_out(lambda n: n * n, range(4), n_threads=2)
     [0, 1, 4, 9]
@@ -90,34 +94,83 @@ def hand_out(
 
         n_threads = int(get_num_threads())
     n_threads = min(n_threads, MOST_THREADS)  # whatever a setting asks for
-    helpers: list[Future[None]] = []
+    helpers: list[_Helper] = []
     try:
         for _ in range(min(n_threads, len(tasks)) - (stop is None)):
-            helpers.append(_pool(n_threads).submit(work))
+            helpers.append(_Helper(work))
+            _pool(n_threads).give(helpers[-1])
         if stop is None:
             work()
-            helpers = [helper for helper in helpers if not helper.cancel()]  # a pool may be busy with other work
+            helpers = [helper for helper in helpers if helper.begun]  # the others will find no task left
         _wait(helpers)
-    except BaseException:
+    except BaseException as error:
         end()
-        _wait(helpers)
+        begun = [helper for helper in helpers if helper.begun]
+        if not _wait(begun, math.inf if isinstance(error, Exception) else GIVEN_UP_AFTER):
+            _pool.cache_clear()  # what is handed out next needs other threads
         raise
     for helper in helpers:
-        helper.result()
+        if helper.error is not None:
+            raise helper.error
     return results
 
 
-def _wait(helpers: list[Future[None]]) -> None:
-    # in pieces: where a library lets signals restart what they interrupt (SA_RESTART, as polars does), Python hears of
-    # Ctrl-C only between two waits
-    while helpers and wait(helpers, HEARD_WITHIN).not_done:
-        pass
+class _Helper:
+    """Work for another thread: whether it has begun and ended, and with which error.
+
+    Ctrl-C may come between any two steps of the thread that waits. So it takes no lock that the other needs, as the
+    waits of `concurrent.futures` do, which then do not give it back: flags are set once, and the lock is only a bell.
+    """
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.work, self.begun, self.ended = work, False, False
+        self.error: BaseException | None = None
+        self.bell = Lock()
+        self.bell.acquire()
+
+    def run(self) -> None:
+        self.begun = True
+        try:
+            self.work()
+        except BaseException as error:
+            self.error = error
+        self.ended = True
+        self.bell.release()
+
+
+def _wait(helpers: list[_Helper], most: float = math.inf) -> bool:
+    """Wait until all have ended, or until `most` waits were in vain; return whether they have."""
+    in_vain = 0
+    for helper in helpers:
+        while not helper.ended and in_vain < most:
+            # in pieces: where a library lets signals restart what they interrupt (SA_RESTART, as polars does), Python
+            # hears of Ctrl-C only between two waits
+            in_vain += not helper.bell.acquire(timeout=HEARD_WITHIN)
+    return all(helper.ended for helper in helpers)
+
+
+class _Pool:
+    """At most `n_threads` threads, which wait for work and keep no process from ending."""
+
+    def __init__(self, n_threads: int) -> None:
+        self.n_threads, self.n_started = n_threads, 0
+        self.waiting: SimpleQueue[_Helper] = SimpleQueue()
+
+    def give(self, helper: _Helper) -> None:
+        self.waiting.put(helper)
+        if self.n_started < self.n_threads:
+            start_new_thread(self._serve, ())  # one step, unlike Thread.start(), which Ctrl-C could leave half done
+            self.n_started += 1
+
+    def _serve(self) -> None:
+        while True:
+            self.waiting.get().run()  # and keeps nothing of it while it waits for the next
 
 
 @cache
-def _pool(n_threads: int) -> ThreadPoolExecutor:
+def _pool(n_threads: int) -> _Pool:
     """Keep a pool for all: starting threads takes longer than many a pass."""
-    return ThreadPoolExecutor(n_threads, thread_name_prefix="nbmf")
+    return _Pool(n_threads)
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
@@ -128,6 +181,19 @@ def one_blas_thread() -> AbstractContextManager[Any]:
     """Have matrix products run on one thread each, while several of ours make them."""
     limited: AbstractContextManager[Any] = _blas().limit(limits=1, user_api="blas")
     return limited
+
+
+@cache
+def exact_product_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type in which matrix products of this type are made so that equal columns get equal results.
+
+    That is their own, except where BLAS rounds by where a column stands, as OpenBLAS does in single precision on
+    processors with AVX2 but without AVX-512. Products in double precision take up to twice as long.
+    """
+    rows, column = np.split(np.random.RandomState(0).gamma(1.0, 1.0, (41, 50)).astype(dtype), [40])
+    with one_blas_thread():
+        product = rows @ np.repeat(column.T, 192, axis=1)
+    return dtype if (product == product[:, :1]).all() else np.dtype(np.float64)
 
 
 @cache
