@@ -32,6 +32,7 @@ from nbmf.model.ties import Ties
 
 # ---- estimators to try: clone them, never fit them in place ---------------------------------------------------------
 
+ONE_PEAK = {"user_shape": 1.0, "item_shape": 1.0}  # with smaller shapes a row's objective may have several peaks
 MODELS = [
     nbmf.NBMF(3, exposure="exact"),
     nbmf.NBMF(3, exposure="tied", n_clusters=4),
@@ -40,12 +41,22 @@ MODELS = [
     nbmf.PoissonMF(3),
     nbmf.PoissonMF(3, inference="mm"),
     nbmf.PoissonMF(3, binarize=True),
+    nbmf.CompoundMF(3, jump=0.6, **ONE_PEAK),
+    nbmf.CompoundMF(3, jump=0.6, inference="mm", **ONE_PEAK),
+    nbmf.CompoundMF(3, jumps="geometric", jump=0.6, **ONE_PEAK),
+    nbmf.ZeroInflatedMF(3, probability=0.6, exposure="exact", **ONE_PEAK),
+    nbmf.ZeroInflatedMF(3, probability=0.6, exposure="tied", n_clusters=4, **ONE_PEAK),
+    nbmf.RobustMF(3, **ONE_PEAK),
 ]
 LEARNING = [
     nbmf.NBMF(3, rates="per_row"),
     nbmf.NBMF(3, shapes="learn"),
     nbmf.NBMF(3, concentration="learn"),
     nbmf.NBMF(3, concentration="learn_per_item"),
+    nbmf.CompoundMF(3, **ONE_PEAK),
+    nbmf.CompoundMF(3, jump="learn", **ONE_PEAK),
+    nbmf.ZeroInflatedMF(3, **ONE_PEAK),
+    nbmf.ZeroInflatedMF(3, probability="learn_per_item", **ONE_PEAK),
 ]
 
 

@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from nbmf.data.interactions import Interactions
     from nbmf.data.read import read_interactions
     from nbmf.estimators.averaged import Averaged
+    from nbmf.estimators.comparison import ExpoMF, RandomGraphExposureMF
+    from nbmf.estimators.coupled import CoupledCompoundMF
     from nbmf.estimators.factorize import MisfitWarning
+    from nbmf.estimators.family import BinaryMF, CompoundMF, RobustMF, ZeroInflatedMF
     from nbmf.estimators.loading import load
     from nbmf.estimators.nbmf import NBMF, PoissonMF
     from nbmf.estimators.slim import NBSLIM
-    from nbmf.evaluation import compare, evaluate, ndcg
+    from nbmf.evaluation import choose, compare, evaluate, ndcg
     from nbmf.evaluation.stopping import EarlyStopping
     from nbmf.evaluation.tune import tune
     from nbmf.storage.counts import open_counts, store_counts
@@ -28,10 +31,18 @@ __all__ = [
     "NBMF",
     "NBSLIM",
     "Averaged",
+    "BinaryMF",
+    "CompoundMF",
+    "CoupledCompoundMF",
     "EarlyStopping",
+    "ExpoMF",
     "Interactions",
     "MisfitWarning",
     "PoissonMF",
+    "RandomGraphExposureMF",
+    "RobustMF",
+    "ZeroInflatedMF",
+    "choose",
     "compare",
     "datasets",
     "distributed",
@@ -49,11 +60,14 @@ _HOMES = {
     "data.interactions": ["Interactions"],
     "data.read": ["read_interactions"],
     "estimators.averaged": ["Averaged"],
+    "estimators.family": ["BinaryMF", "CompoundMF", "RobustMF", "ZeroInflatedMF"],
+    "estimators.comparison": ["ExpoMF", "RandomGraphExposureMF"],
+    "estimators.coupled": ["CoupledCompoundMF"],
     "estimators.factorize": ["MisfitWarning"],
     "estimators.loading": ["load"],
     "estimators.nbmf": ["NBMF", "PoissonMF"],
     "estimators.slim": ["NBSLIM"],
-    "evaluation": ["compare", "evaluate", "ndcg"],
+    "evaluation": ["choose", "compare", "evaluate", "ndcg"],
     "evaluation.stopping": ["EarlyStopping"],
     "evaluation.tune": ["tune"],
     "storage.counts": ["open_counts", "store_counts"],

@@ -13,13 +13,23 @@ from nbmf.backends.cpu.kernels import gamma_rows
 from nbmf.backends.cpu.passes import Cpu
 from nbmf.backends.reference import Reference
 from nbmf.inference.run import total_log_base
-from nbmf.model.factors import Point, Prior
+from nbmf.model.factors import Point, Prior, largest
+from nbmf.model.family import BernoulliPoisson, GeometricJumps, LogarithmicJumps, RobustPoisson, ZeroInflatedPoisson
 from nbmf.model.likelihood import NegativeBinomial, Poisson
 from nbmf.model.ties import Ties, tie_items
 
 BACKENDS = [Cpu(n_threads=2), *gpus(interpreted=False)]
 INTERPRETED = [backend for backend in gpus() if backend not in BACKENDS]  # slow: for a few tiny cases
-LAWS = [Poisson(), NegativeBinomial(0.3), NegativeBinomial(10.0)]
+LAWS = [
+    Poisson(),
+    NegativeBinomial(0.3),
+    NegativeBinomial(10.0),
+    LogarithmicJumps(0.9),
+    GeometricJumps(0.7),
+    BernoulliPoisson(),
+    RobustPoisson(0.5),
+    ZeroInflatedPoisson(0.3),
+]
 PRIOR = Prior(0.8, 1.3)
 
 
@@ -70,6 +80,10 @@ def test_sums_and_evidence(backend, law, n_clusters, dtype):
         (NegativeBinomial(0.3), 5, "float64"),
         (NegativeBinomial(np.linspace(0.2, 3, 9)[:, None]), 1, "float32"),
         (NegativeBinomial(np.linspace(0.2, 3, 7)[None, :]), None, "float32"),
+        (LogarithmicJumps(np.linspace(0.2, 0.9, 7)[None, :]), None, "float32"),
+        (GeometricJumps(0.7), 2, "float64"),
+        (ZeroInflatedPoisson(0.3), None, "float64"),
+        (ZeroInflatedPoisson(np.linspace(0.1, 0.9, 9)[:, None]), 3, "float32"),
     ],
 )
 @pytest.mark.parametrize("backend", INTERPRETED, ids=str)
@@ -128,10 +142,11 @@ def test_unknown_cells_are_literally_left_out():
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(("shape", "n_clusters"), [((30, 1), None), ((30, 1), 5), ((1, 20), None)])
+@pytest.mark.parametrize("law", [NegativeBinomial, LogarithmicJumps, GeometricJumps, ZeroInflatedPoisson])
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
-def test_concentrations_of_users_and_of_items(backend, shape, n_clusters, dtype):
-    unknown = np.random.default_rng(8).random((30, 20)) < 0.1
-    law = NegativeBinomial(np.random.default_rng(9).gamma(1.0, 1.0, shape) + 0.05)
+def test_parameters_of_users_and_of_items(backend, law, shape, n_clusters, dtype):
+    unknown, rng = np.random.default_rng(8).random((30, 20)) < 0.1, np.random.default_rng(9)
+    law = law(rng.gamma(1.0, 1.0, shape) + 0.05 if law is NegativeBinomial else rng.uniform(0.05, 0.95, shape))
     users, items = posteriors((30, 20), 7, dtype)
     ties = ties_of(20, n_clusters) if n_clusters else None
     rtol = 1e-12 if dtype == "float64" else 3e-6
@@ -167,6 +182,65 @@ def test_slopes_are_those_of_the_evidence(backend, group, n_clusters, monkeypatc
         which = np.s_[place] if place else np.s_[...]
         assert np.sum(slope[which]) == pytest.approx((high - low) / 2e-3, rel=1e-4)
         assert np.sum(curvature[which]) == pytest.approx((high - 2 * middle + low) / 1e-6, rel=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("n_clusters", [None, 5, 20])
+@pytest.mark.parametrize("group", ["all", "user", "item"])
+@pytest.mark.parametrize("law", [ZeroInflatedPoisson, NegativeBinomial])
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_mean_exposures(backend, law, group, n_clusters, dtype):
+    """Of one parameter and of one per user or item; a user and an item without any known cell have no say."""
+    unknown, rng = np.random.default_rng(8).random((30, 20)) < 0.1, np.random.default_rng(9)
+    unknown[4], unknown[:, 7] = True, True
+    counts, (users, items) = counts_of(small_matrix(), dtype, unknown), posteriors((30, 20), 7, dtype)
+    ties = ties_of(20, n_clusters) if n_clusters else None
+    shapes = {(), {"all": (), "user": (30, 1), "item": (1, 20)}[group]} - ({(1, 20)} if n_clusters else set())
+    for shape in shapes:
+        given = Given(users, items, law(rng.uniform(0.1, 0.9, shape) if shape else 0.3), ties)
+        ours, plain = (
+            b.mean_exposure(counts, b.expect(counts, given, sum_users=False), group) for b in (backend, Reference())
+        )
+        assert ours.shape == {"all": (), "user": (30, 1), "item": (1, 20)}[group]
+        np.testing.assert_allclose(ours, plain, rtol=1e-12 if dtype == "float64" else 3e-6)
+
+
+@pytest.mark.parametrize("law", [law for law in LAWS if not law.has_exposure], ids=str)
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_exposures_of_one_are_not_learned_from(backend, law):
+    counts, (users, items) = counts_of(small_matrix()), posteriors((30, 20), 3, np.float64)
+    expectation = backend.expect(counts, Given(users, items, law, None))
+    with pytest.raises(TypeError, match="has no exposures to learn from"):
+        backend.mean_exposure(counts, expectation, "all")
+    with pytest.raises(TypeError, match="has no concentration to learn"):
+        backend.slopes(counts, expectation, "all")
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_fractions_are_counts_too(backend, law):
+    """Real numbers go through the same formulas; those below 1 are one event at most."""
+    matrix = small_matrix() * np.random.default_rng(0).uniform(0.05, 1, (30, 20))
+    matrix[:3] *= 100
+    users, items = posteriors((30, 20), 4, np.float64)
+    assert_same(backend, counts_of(matrix), users, items, law, None, rtol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")  # of NumPy, which interprets Triton's kernels
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("backend", [Reference(), *BACKENDS, *INTERPRETED], ids=str)
+def test_nothing_is_allocated_to_a_factor_of_zero(backend, dtype):
+    """However large the factors of the other side and y/λ are; a number however small takes at most the counts."""
+    counts = counts_of(np.array([[0.0, 2.0], [1e15, 1.0]]), dtype)
+    huge = np.full((2, 2), largest(np.dtype(dtype)), dtype)
+    for small in (0.0, np.finfo(dtype).smallest_subnormal):
+        few = np.array([[0.0, small], [0.0, 1.0]], dtype)
+        for users, items in ((Point(few), Point(huge)), (Point(huge), Point(few))):
+            found = backend.expect(counts, Given(users, items, Poisson(), None))
+            for sums, factor in ((found.user_sums, users), (backend.sum_by_item(counts, found, users), items)):
+                allocated = on_host(sums.allocated)
+                assert np.all(allocated[factor.value == 0] == 0)
+                assert np.all(allocated <= 1.001e15)
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)

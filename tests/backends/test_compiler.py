@@ -17,6 +17,7 @@ from numba.core import caching
 import nbmf
 from helpers import NOBODY, as_nobody, child, open_folder, small_matrix, write_rows
 from nbmf.backends.cpu import compiler
+from nbmf.cli.options import MODELS
 from serving import Client, wait_for
 
 
@@ -310,7 +311,7 @@ def test_after_warm_nothing_is_left_to_compile(tmp_path):
     warm = types_used("warm", "--json")
     rows = [(f"u{u}", f"i{i}", n) for (u, i), n in np.ndenumerate(small_matrix(90, 50)) if n]
     data = write_rows(tmp_path / "plays.csv", rows)
-    for model in ("nbmf", "poisson", "binary", "nbslim"):
+    for model in MODELS:
         path, few = str(tmp_path / model), [] if model == "nbslim" else ["--max-iter", 3]
         used = types_used("fit", data, "-o", path, "--model", model, *few, ask=path)
         assert len(used) > 3

@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.base import clone
 
 import nbmf
 from helpers import small_matrix
@@ -14,6 +15,7 @@ from nbmf.backends import Given
 from nbmf.backends.counts import Counts
 from nbmf.backends.cpu.passes import Cpu
 from nbmf.model.factors import Point
+from nbmf.model.family import LogarithmicJumps, ZeroInflatedPoisson
 from nbmf.model.likelihood import NegativeBinomial, Poisson
 from nbmf.storage.counts import fingerprint
 
@@ -53,6 +55,15 @@ def client(cluster):
 
 
 @pytest.fixture(scope="module")
+def single():
+    """A client of one worker."""
+    from distributed import Client
+
+    with nbmf.distributed.local_cluster(1) as one, Client(one) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
 def plain(counts_file, client):
     """What an undisturbed fit gives."""
     return kill_workers.fit(counts_file, client)
@@ -79,9 +90,17 @@ class Alone(Cluster):
 
 @pytest.mark.parametrize(("n_parts", "first_unknown"), [(3, 0), (11, 20)])
 @pytest.mark.parametrize("n_clusters", [0, 4])
-@pytest.mark.parametrize("law", [Poisson(), NegativeBinomial(0.7), NegativeBinomial(np.linspace(0.3, 2, 30)[:, None])])
-def test_parts_are_one(law, n_clusters, n_parts, first_unknown, tmp_path):
-    """Sums, log-evidence and slopes of parts add up to those of the whole, with cells left out of all or the last."""
+@pytest.mark.parametrize("group", ["all", "user", "item"])
+@pytest.mark.parametrize("law", [Poisson, NegativeBinomial, LogarithmicJumps, ZeroInflatedPoisson])
+def test_parts_are_one(law, group, n_clusters, n_parts, first_unknown, tmp_path):
+    """Sums, log-evidence, slopes and mean exposures of parts add up to those of the whole.
+
+    Parameters are for all cells, for each user or for each item, and cells are left out of all parts or of the last.
+    """
+    if law is Poisson and group != "all":
+        pytest.skip("it has no parameter")
+    if n_clusters and group == "item":
+        pytest.skip("the cells of a cluster share one parameter")
     matrix = sp.coo_array(small_matrix())
     frame = nbmf.Interactions.from_arrays(*matrix.coords, matrix.data)  # ids as in the file, which has no empty rows
     import pandas as pd
@@ -92,8 +111,8 @@ def test_parts_are_one(law, n_clusters, n_parts, first_unknown, tmp_path):
     assert (data.matrix != frame.matrix).nnz == 0
     rng = np.random.default_rng(0)
     shape = data.matrix.shape
-    if np.ndim(law.concentration):
-        law = NegativeBinomial(law.concentration[: shape[0]])
+    value = rng.uniform(0.3, 0.9, {"all": (), "user": (shape[0], 1), "item": (1, shape[1])}[group])
+    law = law() if law is Poisson else law(value if value.ndim else float(value))
     users, items = (Point(rng.gamma(1, 1, (n, 3))) for n in shape)
     unknown = sp.csr_array((rng.random(shape) < 0.1) & (np.arange(shape[0])[:, None] >= first_unknown))
     ties = nbmf.model.ties.Ties(rng.integers(0, 4, shape[1]).astype(np.int32), 4) if n_clusters else None
@@ -104,8 +123,10 @@ def test_parts_are_one(law, n_clusters, n_parts, first_unknown, tmp_path):
     for backend in (Alone(Immediate(), tuple(parts)), Cpu()):
         expectation = backend.expect(counts, Given(users, items, law, ties))
         sums = [*expectation.user_sums, *backend.sum_by_item(counts, expectation, users)]
-        if isinstance(law, NegativeBinomial):
-            sums += backend.slopes(counts, expectation, "user" if np.ndim(law.concentration) else "all")
+        if law.learns_from == "slopes":
+            sums += backend.slopes(counts, expectation, group)
+        if law.has_exposure:
+            sums.append(backend.mean_exposure(counts, expectation, group))
         found.append([np.array(expectation.log_evidence), *sums])
     for ours, whole in zip(*found, strict=True):
         np.testing.assert_allclose(ours, whole, rtol=1e-11)
@@ -121,6 +142,30 @@ def test_two_workers_are_one_process(counts_file, plain):
     np.testing.assert_allclose(plain.objective_, alone.objective_, rtol=1e-6)
     np.testing.assert_allclose(plain.user_factors_, alone.user_factors_, rtol=1e-3)  # single precision, twelve sweeps
     assert plain.recommend(data.users[:3], n=2).items.shape == (3, 2)
+
+
+LEARNING = [
+    nbmf.CompoundMF(3, max_iter=8),
+    nbmf.CompoundMF(3, jumps="geometric", jump="learn_per_item", max_iter=5),
+    nbmf.ZeroInflatedMF(3, exposure="tied", n_clusters=6, max_iter=8),
+    nbmf.ZeroInflatedMF(3, probability="learn_per_user", exposure="exact", max_iter=5),
+    nbmf.BinaryMF(3, max_iter=5),
+    nbmf.NBMF(3, input="log1p", max_iter=5),
+]
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("model", LEARNING, ids=str)
+def test_every_model_learns_on_workers_what_it_learns_alone(model, counts_file, client, single):
+    """And to the same bits on one worker as on two."""
+    model = clone(model).set_params(random_state=0, dtype="float64", tol=0)
+    ours = nbmf.distributed.fit(clone(model), counts_file, client=client, n_parts=4)
+    alone = clone(model).fit(nbmf.open_counts(counts_file))
+    np.testing.assert_allclose(ours.objective_, alone.objective_, rtol=1e-10)
+    np.testing.assert_allclose(ours.user_factors_, alone.user_factors_, rtol=1e-6)
+    for name, value in ours.likelihood_.parameters.items():
+        np.testing.assert_allclose(value, alone.likelihood_.parameters[name], rtol=1e-8)
+    assert_same_bits(nbmf.distributed.fit(clone(model), counts_file, client=single, n_parts=4), ours)
 
 
 def test_a_dask_data_frame(client):
@@ -212,7 +257,7 @@ def test_settings_that_cannot_be(counts_file, model, options, message):
 
 
 def test_models_and_data_that_cannot_be(counts_file, tmp_path):
-    with pytest.raises(TypeError, match="the model is a NBSLIM; several machines fit NBMF and PoissonMF"):
+    with pytest.raises(TypeError, match="the model is a NBSLIM; several machines fit models with factors"):
         nbmf.distributed.fit(nbmf.NBSLIM(), counts_file)
     (tmp_path / "plays.tsv").write_text("ann\tjazz\t0\n")
     with pytest.raises(ValueError, match="no count is above 0"):

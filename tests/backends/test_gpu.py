@@ -359,7 +359,9 @@ def test_what_is_not_a_number_is_never_the_best():
 
 
 @no_gpu
-@pytest.mark.parametrize("model", [nbmf.NBMF(3), nbmf.PoissonMF(3)], ids=str)
+@pytest.mark.parametrize(
+    "model", [nbmf.NBMF(3), nbmf.PoissonMF(3), nbmf.CompoundMF(3), nbmf.ZeroInflatedMF(3), nbmf.BinaryMF(3)], ids=str
+)
 def test_a_model_asks_the_device_for_many_users_only(model, monkeypatch):
     """Many users are folded in and ranked there, to the CPU's answers; one is not worth the way."""
     fit = clone(model).set_params(random_state=0, max_iter=5, tol=1e-2, backend="gpu").fit(small_matrix())

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import nbmf
 from helpers import small_matrix
+from nbmf.model.likelihood import NegativeBinomial
 
 ESTIMATORS = [
     nbmf.NBMF(3, max_iter=25, dtype="float64"),
@@ -111,3 +113,13 @@ def test_changed_factors_are_not_saved(model, tmp_path):
     model.user_factors_ = model.user_factors_ * 0
     with pytest.raises(ValueError, match="no longer those of the fit"):
         model.save(tmp_path / "model.nbmf")
+
+
+def test_a_member_may_have_learned_nothing():
+    """No step on the concentrations raised the objective of some members, which keep the one number they began with."""
+    estimator = nbmf.NBMF(1, concentration="learn_per_item", max_iter=17, tol=0)
+    model = nbmf.Averaged(estimator, n_runs=3, random_state=0)
+    model.fit(np.array([[0.0], [2.0]]), unknown=sp.csr_array(np.ones((2, 1))))
+    np.testing.assert_allclose(model.concentration_, mean_of(model, lambda m: np.reshape(m.concentration_, (1, 1))))
+    mean = NegativeBinomial(1.0).averaged([NegativeBinomial(1.0), NegativeBinomial(np.array([[2.0, 4.0]]))])
+    np.testing.assert_array_equal(mean.concentration, [[1.5, 2.5]])

@@ -15,9 +15,19 @@ from nbmf.backends.counts import Counts
 from nbmf.backends.reference import Reference
 from nbmf.estimators.fold_in import FixedSide, Steps, even_start, fold_compiled, fold_plainly, stopping_tolerance
 from nbmf.model.factors import Gamma, Point
+from nbmf.model.family import BernoulliPoisson, GeometricJumps, LogarithmicJumps, RobustPoisson, ZeroInflatedPoisson
 from nbmf.model.likelihood import NegativeBinomial, Poisson
 
-LAWS = [Poisson(), NegativeBinomial(0.3), NegativeBinomial(20.0)]
+LAWS = [
+    Poisson(),
+    NegativeBinomial(0.3),
+    NegativeBinomial(20.0),
+    LogarithmicJumps(0.8),
+    GeometricJumps(0.6),
+    BernoulliPoisson(),
+    RobustPoisson(0.5),
+    ZeroInflatedPoisson(0.3),
+]
 CONVERGED = {"random_state": 0, "tol": 1e-13, "max_iter": 5000, "dtype": "float64"}
 
 

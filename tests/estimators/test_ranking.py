@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from helpers import large, rankings, sorted_best
 from nbmf.backends.cpu.topk import FEW
-from nbmf.estimators.ranking import TILE_ROWS, FactorScores, ModelScores, places, top, walk
+from nbmf.estimators.ranking import TILE_ROWS, FactorScores, ModelScores, nearest, places, top, walk
 
 
 def counted_places(score, test, train):
@@ -116,3 +116,14 @@ def test_report_counts_the_users_and_errors_come_through(n_threads):
 def test_a_model_must_score_every_item():
     with pytest.raises(ValueError, match=r"shape \(2, 3\); it must be \(2, 4\)"):
         top(ModelScores(lambda rows: np.ones((len(rows), 3)), 2, 4), 1)
+
+
+def test_no_row_is_too_long_or_too_short_to_be_compared():
+    """Cosines do not depend on lengths, of which a square may overflow or underflow."""
+    rng = np.random.default_rng(0)
+    rows, others = rng.gamma(1.0, 1.0, (8, 3)), rng.gamma(1.0, 1.0, (5, 3))
+    lengths = 2.0 ** np.array([[0], [450], [-450], [0], [450], [-450], [1], [2]])
+    for place in range(3):
+        found = nearest(rows * lengths, others * 2.0**450, place, 7)
+        for one, other in zip(found, nearest(rows, others, place, 7), strict=True):
+            np.testing.assert_array_equal(one, other)

@@ -18,9 +18,18 @@ ESTIMATORS = [
     nbmf.NBMF(2, concentration="learn", rates="per_row", shapes="learn", max_iter=30, random_state=0),
     nbmf.PoissonMF(2, max_iter=30, random_state=0),
     nbmf.PoissonMF(2, binarize=True, max_iter=30, random_state=0),
+    nbmf.CompoundMF(2, max_iter=30, random_state=0),
+    nbmf.CompoundMF(2, jumps="geometric", jump=0.5, inference="mm", max_iter=30, random_state=0),
+    nbmf.ZeroInflatedMF(2, max_iter=30, random_state=0),
+    nbmf.ZeroInflatedMF(2, exposure="tied", n_clusters=2, max_iter=30, random_state=0),
+    nbmf.RobustMF(2, max_iter=30, random_state=0),
+    nbmf.BinaryMF(2, max_iter=30, random_state=0),
     nbmf.NBSLIM(penalty=1.0),
     nbmf.NBSLIM(n_neighbors=2, target="counts", dtype="float64"),
     nbmf.Averaged(nbmf.NBMF(2, max_iter=30), n_runs=2, random_state=0),
+    nbmf.ExpoMF(2, max_iter=30, random_state=0),
+    nbmf.RandomGraphExposureMF(2, max_iter=30, random_state=0),
+    nbmf.CoupledCompoundMF(2, max_iter=30, random_state=0),
 ]
 
 

@@ -8,7 +8,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 import nbmf
 from helpers import small_matrix
-from nbmf.estimators.factorize import occupancy
+from nbmf.estimators.cells import cheap_cells, fitted_cells
+from nbmf.estimators.findings import percents
 
 
 def said_by(model, X, **control):
@@ -108,9 +109,11 @@ def test_a_misfit_is_named():
     model = nbmf.NBMF(5, random_state=0, max_iter=100, tol=0)
     [(category, text)] = said_by(model, bursts())
     assert category is nbmf.MisfitWarning
-    share = occupancy(model.result_)
-    assert f"expects {share.expected:.1%} of the cells to be non-zero where {share.observed:.1%} are" in text
-    assert "input='log1p'" in text
+    share = cheap_cells(model.result_).occupancy()
+    expected, observed = percents(1 - share.expected, 1 - share.observed)
+    assert text.startswith(f"the model expects {expected} zeros where {observed} are; ")
+    assert text.endswith(": try CompoundMF, input='log1p' or NBSLIM")
+    assert text.split("; ")[1] in [finding.split("; ")[-1] for finding in model.check().findings]  # as `check` says it
     assert said_by(model.set_params(input="log1p"), bursts()) == []
     [(category, text)] = said_by(nbmf.Averaged(model.set_params(input="counts"), n_runs=2, random_state=0), bursts())
     assert category is nbmf.MisfitWarning
@@ -127,7 +130,8 @@ def test_a_fit_that_has_hardly_begun_is_only_unfinished():
     data = nbmf.datasets.simulate(200, 100, n_components=3, mean_count=0.05, seed=1)
     model = nbmf.NBMF(20, random_state=0, max_iter=1)
     assert [category for category, _ in said_by(model, data)] == [ConvergenceWarning]
-    assert occupancy(model.result_).expected > 3 * occupancy(model.result_).observed  # or it would not show anything
+    share = cheap_cells(model.result_).occupancy()
+    assert share.expected > 3 * share.observed  # or it would not show anything
 
 
 def test_occupancy_is_that_of_all_cells_where_few_users_are_all():
@@ -135,7 +139,7 @@ def test_occupancy_is_that_of_all_cells_where_few_users_are_all():
     unknown[4:9, 2:11] = True
     model = nbmf.NBMF(3, random_state=0, max_iter=999, tol=0, dtype="float64").fit(matrix, unknown=unknown)
     chance = model.predictive(np.repeat(np.arange(30), 20), np.tile(np.arange(20), 30)).at_least(1).reshape(30, 20)
-    found = occupancy(model.result_)
+    found = cheap_cells(model.result_).occupancy()
     assert found.expected == pytest.approx(chance[~unknown].mean(), rel=1e-9)
     assert found.observed == np.mean(matrix[~unknown] > 0)
     assert found.expected_mean == pytest.approx(model.inverse_transform(model.user_factors_)[~unknown].mean(), rel=1e-9)
@@ -146,6 +150,6 @@ def test_occupancy_is_that_of_all_cells_where_few_users_are_all():
 def test_the_check_leaves_the_random_stream_alone(monkeypatch):
     generators = np.random.RandomState(5), np.random.RandomState(5)
     nbmf.NBMF(3, random_state=generators[0], exposure="tied", n_clusters=3, max_iter=5).fit(small_matrix())
-    monkeypatch.setattr("nbmf.estimators.factorize.occupancy", lambda fit: occupancy(fit)._replace(expected=0.0))
+    monkeypatch.setattr("nbmf.estimators.factorize.cheap_cells", lambda fit: fitted_cells(fit, 20))
     nbmf.NBMF(3, random_state=generators[1], exposure="tied", n_clusters=3, max_iter=5).fit(small_matrix())
     assert generators[0].randint(1 << 30) == generators[1].randint(1 << 30)

@@ -25,7 +25,7 @@ from nbmf.model.likelihood import NegativeBinomial
 from nbmf.model.ties import Ties
 
 PRIORS = Prior(0.6, 1.3), Prior(1.7, 0.4)
-EVERYTHING = Learned(concentration="all", rates=True, shapes=True)
+EVERYTHING = Learned(likelihood="all", rates=True, shapes=True)
 
 
 def fit(matrix, algorithm, n_components=3, backend=None, ties=None, max_iter=25, seed=0):
@@ -44,12 +44,12 @@ def fit(matrix, algorithm, n_components=3, backend=None, ties=None, max_iter=25,
     [
         (CAVI(EVERYTHING), None),
         (CAVI(EVERYTHING), 4),
-        (CAVI(Learned(concentration="user")), None),
-        (CAVI(Learned(concentration="user", rates=True)), 4),
-        (CAVI(Learned(concentration="item", shapes=True)), None),
-        (MM(Learned(concentration="all")), None),
-        (MM(Learned(concentration="user")), 4),
-        (MM(Learned(concentration="item")), None),
+        (CAVI(Learned(likelihood="user")), None),
+        (CAVI(Learned(likelihood="user", rates=True)), 4),
+        (CAVI(Learned(likelihood="item", shapes=True)), None),
+        (MM(Learned(likelihood="all")), None),
+        (MM(Learned(likelihood="user")), 4),
+        (MM(Learned(likelihood="item")), None),
     ],
     ids=str,
 )
@@ -58,7 +58,7 @@ def test_a_run_that_learns_never_falls(algorithm, n_clusters, backend):
     ties = Ties(np.arange(matrix.shape[1], dtype=np.int32) % n_clusters, n_clusters) if n_clusters else None
     found = fit(matrix, algorithm, backend=backend, ties=ties)
     learned = found.state.model.likelihood.concentration
-    group = algorithm.learned.concentration
+    group = algorithm.learned.likelihood
     assert np.shape(learned) == {"all": (), "user": (len(matrix), 1), "item": (1, matrix.shape[1])}[group]
     assert np.all(np.asarray(learned) != 1.0)
 

@@ -119,3 +119,35 @@ def test_a_long_step_does_not_overflow():
     model = nbmf.NBMF(4, concentration=3218459.7659964436, init=(W0, H0), exposure="tied", n_clusters=3)
     model.set_params(accelerate=True, tol=0, max_iter=500).fit(np.array([[2]]))
     assert np.isfinite(model.objective_).all()
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_no_divergence_from_a_prior_is_below_zero(backend):
+    """Without a known cell the posteriors are the priors, and entropies of any size must cancel."""
+    unknown = sp.csr_array(np.ones((29, 1)))
+    for shape in np.geomspace(0.01, 100, 25):
+        model = nbmf.PoissonMF(4, user_shape=shape, dtype="float64", backend=backend, max_iter=2, tol=0, random_state=0)
+        assert model.fit(np.zeros((29, 1)), unknown=unknown).objective_[-1] <= 0
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("count", [1.0, 1e15])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_new_counts_of_an_item_that_had_none(dtype, count, backend):
+    """Its factors are 0 by maximum likelihood and stay so, however large those of its users and y/λ are."""
+    start = np.full((2, 1), largest(np.dtype(dtype)) / 100), np.ones((3, 1))
+    model = nbmf.PoissonMF(1, inference="mm", init=start, max_iter=1, tol=0, dtype=dtype, backend=backend)
+    model.fit(np.array([[1.0, 2.0, 0.0], [2.0, 1.0, 0.0]]))
+    model.partial_fit(nbmf.Interactions.from_matrix([[0.0, 0.0, count]]), refresh=2)
+    assert np.all(np.isfinite(model.user_factors_))
+    assert np.all(np.isfinite(model.item_factors_))
+    assert model.item_factors_[2] == 0
+
+
+@pytest.mark.parametrize("learn", ["learn", "learn_per_user"])
+def test_learning_from_an_exposure_that_is_lost_beside_the_shared_one(learn):
+    """⟨a⟩ − A_uc is stored, and ⟨a⟩ is far below the last place of A_uc if a count has a huge intensity."""
+    start = np.ones((1, 1)), np.array([[1e9], [1e-9]])
+    model = nbmf.NBMF(1, concentration=learn, inference="mm", exposure="tied", n_clusters=1, init=start)
+    model.set_params(max_iter=1, tol=0, backend="cpu").fit(np.array([[3.0, 0.0]]))
+    assert np.all(np.isfinite(model.concentration_))

@@ -73,6 +73,9 @@ class Backend(Protocol):
     def slopes(self, counts: Counts, expectation: Any, group: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return ∂/∂α and ∂²/∂α² of the log-evidence, over "all" cells, each "user" (n × 1) or "item" (1 × n)."""
 
+    def mean_exposure(self, counts: Counts, expectation: Any, group: str) -> NDArray[np.float64]:
+        """Return the mean of ⟨a⟩ over "all" known cells, those of each "user" (n × 1) or "item" (1 × n)."""
+
     def conditional(self, prior: Prior, sums: Sums) -> Gamma:
         """Return Gamma(prior shape + allocated, prior rate + exposed) with its moments: Eqs. (update_w), (update_h)."""
 
@@ -105,7 +108,15 @@ class Folds(NamedTuple):
 
 
 BACKENDS = ("auto", "cpu", "gpu", "gpu-bf16", "reference")
-COMPILED = ("poisson", "negative_binomial")
+COMPILED = (
+    "poisson",
+    "negative_binomial",
+    "logarithmic_jumps",
+    "geometric_jumps",
+    "bernoulli_poisson",
+    "robust_poisson",
+    "zero_inflated_poisson",
+)
 """Kinds of likelihood for which there are kernels."""
 
 
@@ -116,6 +127,14 @@ def check_kind(likelihood: Likelihood) -> None:
             f"there are no compiled kernels for the likelihood {likelihood.kind!r}; backend='reference' takes any "
             "likelihood"
         )
+
+
+def group_means(sums: NDArray[np.float64], cells: NDArray[np.float64], group: str) -> NDArray[np.float64]:
+    """Divide sums over the known cells of each user, or item, by how many there are; "all" is one mean."""
+    if group == "all":
+        return np.asarray(sums.sum() / max(float(cells.sum()), 1.0))
+    means: NDArray[np.float64] = np.divide(sums, cells, out=np.ones(len(sums)), where=cells > 0)
+    return means[None, :] if group == "item" else means[:, None]
 
 
 @dataclass(frozen=True)

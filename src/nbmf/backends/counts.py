@@ -84,6 +84,17 @@ class Counts:
         rows, columns, values = self._stored(self.by_user.data < 0)
         return sp.csr_array((np.ones_like(values), (rows, columns)), shape=self.by_user.shape) if len(rows) else None
 
+    def n_known(self, axis: int) -> NDArray[np.float64]:
+        """Return the number of cells that are not left out, of each item (axis 0) or user (axis 1)."""
+        n, of_each = self.by_user.shape[1 - axis], float(self.by_user.shape[axis])
+        return np.full(n, of_each) - (0.0 if self.unknown is None else np.asarray(self.unknown.sum(axis=axis)))
+
+    @cached_property
+    def item_totals(self) -> NDArray[np.float64]:
+        """The sum of the counts of each item."""
+        _, columns, values = self.cells
+        return np.bincount(columns, values, self.by_user.shape[1]).astype(np.float64)
+
     def _stored(self, which: NDArray[np.bool_]) -> tuple[NDArray[Any], ...]:
         rows = np.repeat(np.arange(self.by_user.shape[0]), np.diff(self.by_user.indptr))
         return rows[which], self.by_user.indices[which], self.by_user.data[which]

@@ -21,15 +21,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
-from nbmf.backends import Array, Given, OnHost, Sums, UserSums, check_kind
+from nbmf.backends import Array, Given, OnHost, Sums, UserSums, check_kind, group_means
 from nbmf.backends.cost import Sizes
 from nbmf.backends.counts import Counts, take_unknown
 from nbmf.backends.cpu.passes import Cpu, SparseExpectation
 from nbmf.backends.slopes import Pair
 from nbmf.backends.threads import cut_evenly
 from nbmf.data import how_to_install
-from nbmf.data.interactions import Interactions
+from nbmf.data.interactions import Interactions, formed
 from nbmf.model.factors import Factor, Gamma, Point, Prior
 from nbmf.model.likelihood import Likelihood
 from nbmf.model.ties import Ties
@@ -71,7 +72,7 @@ def fit(
     Parameters
     ----------
     model : estimator
-        NBMF(…) or PoissonMF(…).
+        Any with factors: NBMF(…), PoissonMF(…), CompoundMF(…), ZeroInflatedMF(…), RobustMF(…), BinaryMF(…).
     source : path or dask data frame
         A file that `nbmf.store_counts` has written, or anything that it can read, such as a folder of parquet parts; or
         a dask data frame of such rows, whose columns are recognised by their names.
@@ -100,7 +101,7 @@ def fit(
             connected = stack.enter_context(import_module("distributed").Client(cluster))
         size = n_parts or Sizes(data.n_users, data.n_items, data.nnz, model.n_components).parts
         unknown = take_unknown(options.get("unknown"), data.users, data.items)
-        parts = cut_users(path, data.matrix, size, np.dtype(model.dtype), getattr(model, "binarize", False), unknown)
+        parts = cut_users(path, data.matrix, size, np.dtype(model.dtype), model._input(), unknown)
         backend = Cluster(connected, tuple(parts), Cpu(model.n_threads or 1))
         try:
             model.fit(data, backend=backend, **options)
@@ -111,7 +112,7 @@ def fit(
 
 def _check(model: Any, n_workers: int, n_parts: int | None) -> None:
     if not hasattr(model, "user_shape"):
-        raise TypeError(f"the model is a {type(model).__name__}; several machines fit NBMF and PoissonMF")
+        raise TypeError(f"the model is a {type(model).__name__}; several machines fit models with factors, as NBMF is")
     model._check_settings()
     for name, value in (("n_workers", n_workers), ("n_parts", 1 if n_parts is None else n_parts)):
         if not isinstance(value, Integral) or value < 1:
@@ -131,7 +132,7 @@ class Part:
     start: int
     stop: int
     dtype: np.dtype[Any]
-    binarize: bool
+    input: str  # the form of the counts that the likelihood sees
     unknown: sp.csr_array | None = field(repr=False)
 
     def load(self) -> Counts:
@@ -144,9 +145,7 @@ class Part:
         matrix = counts_of_users(self.path, self.start, self.stop) if seal(self.path) == self.seal else None
         if matrix is None or fingerprint(matrix) != self.fingerprint:
             raise StorageError(f"{self.path}: was replaced or changed since the fit began; start the fit anew")
-        if self.binarize:
-            matrix = sp.csr_array((np.ones_like(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
-        return Counts.of(matrix, self.dtype, self.unknown)
+        return Counts.of(formed(matrix, self.input), self.dtype, self.unknown)
 
     @property
     def rows(self) -> slice:
@@ -158,7 +157,7 @@ class Part:
 
 
 def cut_users(
-    path: Path, matrix: sp.csr_array, n_parts: int, dtype: np.dtype[Any], binarize: bool = False, unknown: Any = None
+    path: Path, matrix: sp.csr_array, n_parts: int, dtype: np.dtype[Any], input: str = "counts", unknown: Any = None
 ) -> list[Part]:
     """Cut the users into parts of about equal numbers of counts."""
     n_users = matrix.shape[0]
@@ -167,7 +166,7 @@ def cut_users(
     mark, parts = seal(name), []
     for n, (start, stop) in enumerate(pairwise(bounds)):
         left_out = None if unknown is None else unknown[start:stop]
-        parts.append(Part(n, name, mark, fingerprint(matrix, start, stop), start, stop, dtype, binarize, left_out))
+        parts.append(Part(n, name, mark, fingerprint(matrix, start, stop), start, stop, dtype, input, left_out))
     return parts
 
 
@@ -224,6 +223,14 @@ class Cluster(OnHost):
         join = np.concatenate if group == "user" else partial(np.sum, axis=0)
         slope, curvature = (join(values) for values in zip(*self._gather(tasks), strict=True))
         return slope, curvature
+
+    def mean_exposure(self, counts: Counts, expectation: SpreadExpectation, group: str) -> NDArray[np.float64]:
+        """Return the mean of ⟨a⟩ over known cells, from sums and numbers of cells of the parts."""
+        add_up = partial(_sum_exposures, self.passes, group)
+        found = self._gather(self._submit_each("exposures", add_up, self._counts, expectation.found))
+        join = partial(np.sum, axis=0) if group == "item" else np.concatenate
+        sums, cells = (join(values) for values in zip(*found, strict=True))
+        return group_means(sums, cells, group)
 
     def conditional(self, prior: Prior, sums: Sums) -> Gamma:
         """Return the posterior and its moments, made here."""
@@ -299,6 +306,12 @@ def _infer(
 
 def _sum_items(passes: Cpu, counts: Counts, found: SparseExpectation, users: list[Array]) -> Sums:
     return passes.sum_by_item(counts, found, _aligned(users))
+
+
+def _sum_exposures(
+    passes: Cpu, group: str, counts: Counts, found: SparseExpectation
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    return passes.sum_exposures(counts, found, group), counts.n_known(0 if group == "item" else 1)
 
 
 def _added(first: Sums, *others: Sums) -> Sums:

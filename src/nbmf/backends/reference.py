@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import digamma, gammaln
 
-from nbmf.backends import LEAST_INTENSITY, Array, Given, OnHost, Sums
+from nbmf.backends import LEAST_INTENSITY, Array, Given, OnHost, Sums, group_means
 from nbmf.backends.counts import Counts
 from nbmf.model.factors import Factor, Gamma, Prior
 from nbmf.model.likelihood import Likelihood, NegativeBinomial
@@ -30,7 +30,7 @@ class DenseExpectation:
     @property
     def user_sums(self) -> Sums:
         """The two sums of Eq. (update_w)."""
-        allocated = self.users.geometric_mean * (self.share @ self.items.geometric_mean)
+        allocated = self.users.geometric_mean * _weighed(self.share, self.items.geometric_mean)
         return _kept(allocated, self.exposure @ self.items.mean, self.users)
 
 
@@ -60,7 +60,7 @@ class Reference(OnHost):
     def sum_by_item(self, counts: Counts, expectation: DenseExpectation, users: Factor) -> Sums:
         """Return the two sums of Eq. (update_h)."""
         share, exposure = expectation.share, expectation.exposure
-        allocated = expectation.items.geometric_mean * (share.T @ expectation.users.geometric_mean)
+        allocated = expectation.items.geometric_mean * _weighed(share.T, expectation.users.geometric_mean)
         return _kept(allocated, exposure.T @ users.mean, users)
 
     def slopes(
@@ -81,6 +81,11 @@ class Reference(OnHost):
         )
         return slope, curvature
 
+    def mean_exposure(self, counts: Counts, expectation: DenseExpectation, group: str) -> NDArray[np.float64]:
+        """Return the mean of ⟨a⟩ over known cells."""
+        axis = 0 if group == "item" else 1
+        return group_means(expectation.exposure.sum(axis=axis), counts.n_known(axis), group)
+
     def conditional(self, prior: Prior, sums: Sums) -> Gamma:
         """Eqs. (update_w) and (update_h), with the moments by scipy.special."""
         shape = prior.shape + sums.allocated
@@ -95,6 +100,12 @@ class Reference(OnHost):
 
 def _products(rows: Array, columns: Array) -> NDArray[np.float64]:
     return rows.astype(np.float64) @ columns.astype(np.float64).T
+
+
+def _weighed(share: Array, factor: Array) -> Array:
+    """Σ y/λ times a factor; what overflows is cut short, as its product with a 0 of the other side is no number."""
+    with np.errstate(over="ignore"):
+        return np.asarray(np.minimum(share @ factor, np.finfo(np.float64).max))
 
 
 def _kept(allocated: NDArray[np.float64], exposed: NDArray[np.float64], factor: Factor) -> Sums:

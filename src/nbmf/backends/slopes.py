@@ -21,14 +21,15 @@ Concentrations = tuple[Array, Array | None]
 
 BLOCK_WORK = 1 << 18  # stored cells and shared exposures per block, for which there are some ten arrays of doubles
 SHAPES = {"all": (), "user": (-1, 1), "item": (1, -1)}  # of the sums, by the cells that belong together
-NUMPY = SimpleNamespace(where=np.where, log=np.log, digamma=digamma, polygamma=polygamma)
+NUMPY = SimpleNamespace(where=np.where, maximum=np.maximum, log=np.log, digamma=digamma, polygamma=polygamma)
 
 
-def of_stored(y: Array, excess: Array, α: Array, shared: Array | None, library: Any) -> Pair:
+def of_stored(y: Array, excess: Array, α: Array, shared: Array | None, eps: float, library: Any) -> Pair:
     """Return ∂/∂α and ∂²/∂α² of the log-evidence of stored cells; a negative y is an unknown cell.
 
     If exact (`shared` is None) they are what a cell adds to that of a count of 0, which is summed by tiles: `excess` is
-    y/(α+μ), or −α/(α+μ) of an unknown cell. If tied they are those of the counts alone, and ⟨a⟩ = `excess` + `shared`.
+    y/(α+μ), or −α/(α+μ) of an unknown cell. If tied they are those of the counts alone, and ⟨a⟩ = `excess` + `shared`,
+    which has no digits below `eps` of `shared`, the precision in which `excess` was stored.
     """
     where, known = library.where, y > 0
     if shared is None:
@@ -36,7 +37,7 @@ def of_stored(y: Array, excess: Array, α: Array, shared: Array | None, library:
         slope = where(known, -excess, -(library.log(e) + 1 - e))
         curvature = where(known, excess**2 / where(known, y, 1.0), -((1 - e) ** 2) / α)
     else:
-        a = where(known, excess + shared, 1.0)
+        a = where(known, library.maximum(excess + shared, eps * shared), 1.0)
         denominator = where(known, (α + y) / a, 1.0)  # α + μ
         slope = where(known, 1 - a - library.log(denominator / α), 0.0)
         curvature = where(known, (denominator - α) / (α * denominator) - (1 - a) / denominator, 0.0)
@@ -76,7 +77,20 @@ def sum_slopes(
             else:
                 sums[:, start:stop] += found
         α = by_user[rows] if by_item is None else by_item[columns]
-        values = counts.data[cells].astype(np.float64), excess[cells].astype(np.float64)
+        y, own = counts.data[cells].astype(np.float64), excess[cells].astype(np.float64)
         groups = {"all": np.zeros_like(rows), "user": rows, "item": columns}[group]
-        sums += [np.bincount(groups, each, sums.shape[1]) for each in of_stored(*values, α, shared, NUMPY)]
+        known, eps = y > 0, float(np.finfo(excess.dtype).eps)
+        if not known.all():
+            if shared is None:
+                sums += [
+                    np.bincount(groups[~known], each, sums.shape[1]) for each in of_unknown(own[~known], α[~known])
+                ]
+            y, own, α, groups = y[known], own[known], α[known], groups[known]
+            shared = None if shared is None else shared[known]
+        sums += [np.bincount(groups, each, sums.shape[1]) for each in of_stored(y, own, α, shared, eps, NUMPY)]
     return sums
+
+
+def of_unknown(excess: Array, α: Array) -> Pair:
+    """Return what `of_stored` does for unknown cells, which need no Γ functions, with exact exposures."""
+    return -(np.log(-excess) + 1 + excess), -((1 + excess) ** 2) / α

@@ -12,11 +12,12 @@ from sklearn.utils import Tags
 
 from nbmf.backends import BACKENDS, make_backend
 from nbmf.data.interactions import FORMS, Interactions, text_labels
-from nbmf.estimators import explain, grow, predictive
+from nbmf.estimators import check, explain, grow, predictive
 from nbmf.estimators.base import Recommender, check_distinct, one_of
+from nbmf.estimators.check import Check
 from nbmf.estimators.explain import Exposures, Similar, TopItems
-from nbmf.estimators.factorize import Control, as_number, check_seed, check_whole, factorize
-from nbmf.estimators.fit import FactorFit
+from nbmf.estimators.factorize import Control, Data, as_number, check_seed, check_whole, factorize
+from nbmf.estimators.fit import FactorFit, NewRows
 from nbmf.estimators.predictive import Predictive
 from nbmf.inference.accelerate import Accelerated
 from nbmf.inference.cavi import CAVI
@@ -103,7 +104,8 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         """
         with self._refitting():
             self._check_settings()
-            watched, likelihood, data = Control.of(unknown, control), self._likelihood(), self._take(X)
+            watched, data = Control.of(unknown, control), self._take(X)
+            likelihood = self._likelihood_for(data, unknown)
             n_clusters = self._n_ties(data.matrix, likelihood)
             every_cell = likelihood.has_exposure and n_clusters is None
             work = float(math.prod(data.matrix.shape) if every_cell else data.matrix.nnz) * self.n_components
@@ -196,6 +198,19 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
             return predictive.predictive(self._fit, users, items)
         return predictive.predictive_drawn(self._fit, users, items, n_draws, seed)
 
+    def check(self, data: Any = None, *, n_draws: int = 100, seed: int = 0) -> Check:
+        """Compare the data with draws from the fitted model, and say in a sentence each what does not fit.
+
+        Parameters
+        ----------
+        data : Interactions, sparse matrix, array or data frame, optional
+            The data of the fit by default. Users of the fit, named by the ids of Interactions, keep their factors;
+            anybody else, and every row of a matrix, array or data frame, is folded in.
+        n_draws, seed : int
+            Number of draws of the counts of at most 250,000 cells, and their seed.
+        """
+        return check.check(self._fit, None if data is None else self._known(data), n_draws, seed, self._resources)
+
     def score(self, X: Any, y: None = None) -> float:
         """Return the mean of ln p(count) over the cells of X, larger is better: see `score_samples` for which cells.
 
@@ -217,9 +232,12 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         return np.asarray(np.divide(total, n_cells, out=np.full(len(total), np.nan), where=n_cells > 0))
 
     def _log_probabilities(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        return predictive.score_rows(self._fit, *self._known(X), self._resources)
+
+    def _known(self, X: Any) -> tuple[NewRows, NDArray[np.bool_]]:
+        """Return rows of counts, and which of them are users of the fit."""
         rows = self._rows(X)
-        known = self._fit.user_lookup.find(rows.ids)[1] & isinstance(X, Interactions)
-        return predictive.score_rows(self._fit, rows, known, self._resources)
+        return rows, self._fit.user_lookup.find(rows.ids)[1] & isinstance(X, Interactions)
 
     def add_users(self, data: Any, *, unknown_items: str = "error") -> Self:
         """Add new users to the model, with factors as `transform` finds them; nothing else changes.
@@ -309,7 +327,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         self.user_posterior_, self.item_posterior_ = result.user_posterior, result.item_posterior
         self.user_factors_, self.item_factors_ = result.user_posterior.mean, result.item_posterior.mean
         self.components_ = self.item_factors_.T
-        self.concentration_ = result.model.likelihood.concentration
+        self.likelihood_, self.concentration_ = result.model.likelihood, result.model.likelihood.concentration
         self.__dict__.pop("exposure_", None)
         if result.exposure is not None:
             self.exposure_ = result.exposure
@@ -329,10 +347,15 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
             raise ValueError(f"likelihood is {self.likelihood!r}; it must be a nbmf.model.likelihood.Likelihood")
         return self.likelihood
 
+    def _likelihood_for(self, data: Data, unknown: Any) -> Likelihood:
+        """Return the likelihood to begin with, which may depend on the data without its unknown cells."""
+        return self._likelihood()
+
     def _input(self) -> str:
         """Return which form of the counts the likelihood sees."""
-        one_of("input", self.input, FORMS)
-        return str(self.input)
+        form = getattr(self, "input", "counts")  # some estimators have no such setting
+        one_of("input", form, FORMS)
+        return str(form)
 
     def _n_ties(self, matrix: sp.csr_array, likelihood: Likelihood) -> int | None:
         """Return the number of item clusters whose zero cells share an exposure; None ties nothing."""
@@ -341,6 +364,15 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         cells = matrix.shape[0] * matrix.shape[1]
         cheap = cells <= max(CHEAP_CELLS, CHEAP_CELLS_PER_NONZERO * matrix.nnz)
         return None if self.exposure == "exact" or (self.exposure == "auto" and cheap) else self.n_clusters
+
+    def _untied_items(self, n_clusters: int | None, matrix: sp.csr_array, name: str) -> int | None:
+        """Refuse tied exposures if each item has a parameter of its own."""
+        if n_clusters and getattr(self, name) == "learn_per_item":
+            raise ValueError(
+                f"items that share an exposure cannot have a {name} each: {name}='learn_per_item' needs "
+                f"exposure='exact', which computes all {matrix.shape[0] * matrix.shape[1]:,} cells in every sweep"
+            )
+        return n_clusters
 
     def _learned(self) -> Learned:
         """Return which hyper-parameters are learned."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,6 +18,8 @@ from sklearn.utils import check_random_state
 from nbmf.backends import Backend
 from nbmf.backends.counts import Counts, take_unknown
 from nbmf.data.interactions import Ids, formed
+from nbmf.estimators.cells import cheap_cells
+from nbmf.estimators.findings import misfit
 from nbmf.estimators.fit import FactorFit
 from nbmf.inference.checkpoints import Checkpoints, Origin, read_checkpoint, resumed
 from nbmf.inference.progress import Progress
@@ -26,9 +28,6 @@ from nbmf.model import Model
 from nbmf.model.factors import Array, Point
 from nbmf.storage.container import Path
 
-MOST_USERS, BLOCK_CELLS = 300, 200_000  # of the sample on which a fit is checked, and of it at a time
-COST = 300  # cells of the sample that take about a hundredth of the time of as many non-zeros in a sweep
-FAR_OFF = 3.0
 HEAVY_LARGEST, HEAVY_MEAN = 1000, 50  # counts, and means of those that are not 0, from which a fit takes long
 
 
@@ -58,26 +57,6 @@ class Control:
 
 class MisfitWarning(UserWarning):
     """The model expects far more non-zero counts than there are."""
-
-
-class Occupancy(NamedTuple):
-    """Shares of the cells that are non-zero, and means of their counts: as the model expects, and as they are."""
-
-    expected: float
-    observed: float
-    sd: float  # of the share that is expected
-    expected_mean: float
-    observed_mean: float
-
-    @property
-    def is_misfit(self) -> bool:
-        """Whether far more cells are expected to be non-zero than are, with a mean that is right.
-
-        Fits of counts up to tens had ratios up to 2, those of counts up to thousands 4 and more. If the mean is wrong
-        too, the fit has not got far.
-        """
-        far_off = self.expected > FAR_OFF * self.observed + 5 * self.sd
-        return far_off and self.expected_mean < 2 * self.observed_mean
 
 
 @dataclass(frozen=True)
@@ -178,14 +157,9 @@ def factorize(
         ties=kept.state.ties,
         unknown=unknown,
     )
-    share = occupancy(fit)
+    share = cheap_cells(fit).occupancy()
     if share.is_misfit:
-        warnings.warn(
-            f"the model expects {share.expected:.1%} of the cells to be non-zero where {share.observed:.1%} are: the "
-            "counts are too large for it; try input='log1p' or NBSLIM",
-            MisfitWarning,
-            stacklevel=3,
-        )
+        warnings.warn(f"the model {misfit(share, fit)}", MisfitWarning, stacklevel=3)
     return fit
 
 
@@ -197,28 +171,6 @@ def more_sweeps(settings: Any) -> str:
 def _heavy(counts: sp.csr_array) -> bool:
     """Whether the counts are so large that fits take many sweeps."""
     return bool(counts.nnz) and bool(counts.data.max() > HEAVY_LARGEST or counts.data.mean() > HEAVY_MEAN)
-
-
-def occupancy(fit: FactorFit) -> Occupancy:
-    """Return how many cells of a sample of users are non-zero, and how many the model expects to be.
-
-    The users are spread evenly over the data, and so few that this takes about a hundredth of the time of the fit.
-    """
-    n_users, n_items = fit.counts.shape
-    most = min(MOST_USERS, fit.counts.nnz * len(fit.objective) // (COST * n_items))
-    rows, step = np.unique(np.linspace(0, n_users - 1, max(1, most)).astype(np.intp)), max(1, BLOCK_CELLS // n_items)
-    sums, n_cells = np.zeros(5), 0
-    for block in (rows[start : start + step] for start in range(0, len(rows), step)):
-        likelihood, counts = fit.model.likelihood.of_rows(block), formed(fit.counts[block], fit.input).toarray()
-        μ = (fit.user_posterior.mean[block] @ fit.item_posterior.mean.T).astype(np.float64)
-        known = np.ones(μ.shape, bool) if fit.unknown is None else fit.unknown[block].toarray() == 0
-        chance = -np.expm1(likelihood.log_evidence(0.0, μ))  # a count of 0 has no events
-        of_cells = chance, counts > 0, chance * (1 - chance), likelihood.mean(μ), counts
-        sums += [values.sum(where=known) for values in of_cells]
-        n_cells += int(known.sum())
-    sums[2] = np.sqrt(sums[2])
-    expected, observed, sd, *means = (sums / max(n_cells, 1)).tolist()
-    return Occupancy(expected, observed, sd, *means)
 
 
 def _starts(settings: Any, shape: tuple[int, int], rng: np.random.RandomState) -> tuple[Array, Array]:

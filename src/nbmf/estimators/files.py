@@ -5,7 +5,7 @@ Old files stay readable: UPGRADES turns the contents of each earlier version int
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib.metadata import version
 from reprlib import repr as shortened
 from typing import Any
@@ -13,8 +13,13 @@ from typing import Any
 import numpy as np
 
 from nbmf.data.interactions import FORMS
+from nbmf.estimators.comparison_fit import CoupledFit, RidgeFit
 from nbmf.estimators.fit import FactorFit, FitResult, WeightFit
+from nbmf.inference.comparison import ExposedRidge
 from nbmf.inference.run import Ending
+from nbmf.model import Model
+from nbmf.model.factors import largest
+from nbmf.model.likelihood import Poisson
 from nbmf.storage import codec
 from nbmf.storage.container import Arrays, Contents, Path, StorageError, open_as, unwritten, write
 
@@ -22,8 +27,32 @@ VERSION = 1
 UPGRADES: dict[int, Callable[[Contents], Contents]] = {}
 """For each earlier version of the format, what turns its contents into those of the next."""
 
-CLASSES, WEIGHT_CLASSES = ("NBMF", "PoissonMF", "Factorization"), ("NBSLIM",)
+CLASSES = (
+    "NBMF",
+    "PoissonMF",
+    "CompoundMF",
+    "ZeroInflatedMF",
+    "RobustMF",
+    "BinaryMF",
+    "Factorization",
+    "RandomGraphExposureMF",
+)
+WEIGHT_CLASSES, RIDGE_CLASSES, COUPLED_CLASSES = ("NBSLIM",), ("ExpoMF",), ("CoupledCompoundMF",)
 """Whose models a file may hold: names that are looked up here, never imported."""
+
+KNOWN = {
+    "model": CLASSES,
+    "item-item model": WEIGHT_CLASSES,
+    "ridge model": RIDGE_CLASSES,
+    "coupled model": COUPLED_CLASSES,
+}
+KIND_OF: dict[type[FitResult], str] = {
+    WeightFit: "item-item model",
+    RidgeFit: "ridge model",
+    CoupledFit: "coupled model",
+}
+"""The kind of a file by what it holds; that of any other fit is "model"."""
+EXPOSING = "exposing_"  # how the sides of a coupled model's second factorization begin
 
 Saved = tuple[str, dict[str, Any], Any]
 """Name of an estimator, its settings, and its fit."""
@@ -33,8 +62,8 @@ def save(path: Path, estimator: Any, fit: FitResult) -> None:
     """Write a model file: the name of an estimator, its settings, and what it found."""
     arrays: Arrays = {}
     document = _pack(path, estimator, fit, arrays)
-    kind, read = ("item-item model", read_weights) if isinstance(fit, WeightFit) else ("model", read_model)
-    _write(path, kind, document, arrays, read)
+    kind = KIND_OF.get(type(fit), "model")
+    _write(path, kind, document, arrays, READERS[kind])
 
 
 def save_average(path: Path, average: Any) -> None:
@@ -79,6 +108,48 @@ def read_weights(source: Path | Contents) -> Saved:
     return name, codec.unpack_settings(contents), fit
 
 
+def read_ridge(source: Path | Contents) -> Saved:
+    """Return the name of an estimator with factors of any sign, its settings, and what it found."""
+    contents = _upgraded(open_as("ridge model", source, VERSION))
+    name, shared = _unpack_shared(contents, RIDGE_CLASSES)
+    users, items = (contents.array(f"{side}_vectors", "f", len(shared[f"{side}s"]), None) for side in ("user", "item"))
+    if users.shape[1] != items.shape[1] or not users.size or users.dtype != items.dtype or users.itemsize not in (4, 8):
+        raise contents.fault("its users and its items differ in type or in number of components, or have none")
+    probability = contents.array("probability", "f", len(items))
+    if not all(np.abs(values).max() <= largest(values.dtype) for values in (users, items)):  # which no NaN is
+        raise contents.fault("its factors are not finite, or too large")
+    if probability.dtype != np.float64 or not np.all((probability >= 0) & (probability <= 1)):
+        raise contents.fault("its probabilities are not from 0 to 1, in double precision")
+    numbers = {field.name: codec.unpack_number(contents, field.name) for field in fields(ExposedRidge)}
+    if not all(0 < number < np.inf for number in numbers.values()):
+        raise contents.fault(f"its precision, penalties and priors are {shortened(numbers)}, not all positive")
+    vectors: dict[str, Any] = {"user_vectors": users, "item_vectors": items, "probability": probability}
+    return name, codec.unpack_settings(contents), RidgeFit(**shared, **vectors, algorithm=ExposedRidge(**numbers))
+
+
+def read_coupled(source: Path | Contents) -> Saved:
+    """Return the name of an estimator of two coupled factorizations, its settings, and what it found."""
+    contents = _upgraded(open_as("coupled model", source, VERSION))
+    name, shared = _unpack_shared(contents, COUPLED_CLASSES)
+    size = len(shared["users"]), len(shared["items"])
+    users, items = codec.unpack_factors(contents, *size)
+    exposing_users, exposing_items = codec.unpack_factors(contents, *size, EXPOSING)
+    if users.mean.dtype != exposing_users.mean.dtype or not users.is_posterior or not exposing_users.is_posterior:
+        raise contents.fault("its two factorizations differ in type, or are not of gammas")
+    models = [Model(Poisson(), *codec.unpack_priors(contents, *size, of)) for of in ("", EXPOSING)]
+    fit = CoupledFit(
+        **shared,
+        model=models[0],
+        user_posterior=users,
+        item_posterior=items,
+        exposure=None,
+        exposing_model=models[1],
+        exposing_users=exposing_users,
+        exposing_items=exposing_items,
+    )
+    return name, codec.unpack_settings(contents), fit
+
+
 def read_average(source: Path | Contents) -> tuple[dict[str, Any], list[Saved]]:
     """Return the settings of an average, and its members as `read_model` returns one."""
     contents = open_as("average", source, VERSION)
@@ -119,14 +190,14 @@ def _write(path: Path, kind: str, document: dict[str, Any], arrays: Arrays, read
 
 def _pack(path: Path, estimator: Any, fit: Any, arrays: Arrays) -> dict[str, Any]:
     name, settings = type(estimator).__name__, estimator.get_params(deep=False)
-    known = WEIGHT_CLASSES if isinstance(fit, WeightFit) else CLASSES
-    if name not in known:
-        raise StorageError(f"a {name} cannot be saved; nbmf.load knows {' and '.join(CLASSES + WEIGHT_CLASSES)}")
+    kind = KIND_OF.get(type(fit), "model")
+    if name not in KNOWN[kind]:
+        raise StorageError(f"a {name} cannot be saved; nbmf.load knows {' and '.join(sum(KNOWN.values(), ()))}")
     arrays["objective"] = fit.objective
     codec.pack_counts(fit.counts, arrays)
     packed = codec.pack_settings(settings, arrays)
     check_settings(path, estimator)
-    if not isinstance(fit, WeightFit) and estimator._input() != fit.input:
+    if kind == "model" and estimator._input() != fit.input:
         changed = f"was fitted to {fit.input!r} of the data, and its settings now say {estimator._input()!r}"
         raise StorageError(f"{os.fspath(path)}: the model {changed}; set them back, or fit it again")
     shared = {
@@ -138,20 +209,42 @@ def _pack(path: Path, estimator: Any, fit: Any, arrays: Arrays) -> dict[str, Any
         "has_feature_names": fit.has_feature_names,
         "ending": fit.ending.value,
     }
-    if isinstance(fit, WeightFit):
-        return shared | {
-            "input": fit.input,
-            "target": fit.target,
-            "concentration": codec.pack_number(fit.concentration),
-            **codec.pack_weights(fit.weights, fit.intercept, arrays),
-        }
-    return shared | {
+    return shared | PACKERS[kind](fit, arrays)
+
+
+def _pack_factors(fit: FactorFit, arrays: Arrays) -> dict[str, Any]:
+    return {
         "exposure": fit.exposure,
         **codec.pack_ties(fit.ties, arrays),
         **codec.pack_unknown(fit.unknown, arrays),
         **codec.pack_model(fit.model, arrays),
         **codec.pack_factor("users", fit.user_posterior, arrays),
         **codec.pack_factor("items", fit.item_posterior, arrays),
+    }
+
+
+def _pack_weights(fit: WeightFit, arrays: Arrays) -> dict[str, Any]:
+    return {
+        "input": fit.input,
+        "target": fit.target,
+        "concentration": codec.pack_number(fit.concentration),
+        **codec.pack_weights(fit.weights, fit.intercept, arrays),
+    }
+
+
+def _pack_ridge(fit: RidgeFit, arrays: Arrays) -> dict[str, Any]:
+    arrays |= {name: getattr(fit, name) for name in ("user_vectors", "item_vectors", "probability")}
+    return {name: codec.pack_number(value) for name, value in vars(fit.algorithm).items()}
+
+
+def _pack_coupled(fit: CoupledFit, arrays: Arrays) -> dict[str, Any]:
+    return {
+        **codec.pack_priors(fit.model, arrays),
+        **codec.pack_factor("users", fit.user_posterior, arrays),
+        **codec.pack_factor("items", fit.item_posterior, arrays),
+        **codec.pack_priors(fit.exposing_model, arrays, EXPOSING),
+        **codec.pack_factor(f"{EXPOSING}users", fit.exposing_users, arrays),
+        **codec.pack_factor(f"{EXPOSING}items", fit.exposing_items, arrays),
     }
 
 
@@ -199,8 +292,22 @@ def _unpack(contents: Contents) -> Saved:
         item_posterior=item_posterior,
         model=codec.unpack_model(contents, n_users, n_items),
         exposure=exposure,
-        input="binary" if settings.get("binarize") else settings.get("input", "counts"),
+        input="binary" if settings.get("binarize") or name == "BinaryMF" else settings.get("input", "counts"),
         ties=codec.unpack_ties(contents, n_items),
         unknown=codec.unpack_unknown(contents, n_users, n_items),
     )
     return name, settings, fit
+
+
+PACKERS: dict[str, Callable[[Any, Arrays], dict[str, Any]]] = {
+    "model": _pack_factors,
+    "item-item model": _pack_weights,
+    "ridge model": _pack_ridge,
+    "coupled model": _pack_coupled,
+}
+READERS: dict[str, Callable[[Path | Contents], Saved]] = {
+    "model": read_model,
+    "item-item model": read_weights,
+    "ridge model": read_ridge,
+    "coupled model": read_coupled,
+}

@@ -111,6 +111,18 @@ class FitResult(ABC):
     def scores_of(self, rows: NewRows, resources: Resources) -> Scores:
         """Return the scores of new users for all items."""
 
+    def intensity_scores(self) -> Scores:
+        """Return the intensities of all fitted users for all items, which scores are a multiple of."""
+        return self.scores()
+
+    def intensity_scores_of(self, rows: NewRows, resources: Resources) -> Scores:
+        """Return the intensities of new users for all items."""
+        return self.scores_of(rows, resources)
+
+    def expected(self, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Array:
+        """Return the expected counts of pairs, in the form that scores are of."""
+        return self.scores().pairs(rows, columns)
+
     @abstractmethod
     def check_of_counts(self) -> None:
         """Refuse where the likelihood is of transformed counts, so that counts have no distribution."""
@@ -194,11 +206,34 @@ class FactorFit(FitResult):
             return np.full((1, means.shape[1]), prior.shape / prior.rate, means.dtype)
         return np.asarray(means.mean(axis=0, keepdims=True, dtype=np.float64).astype(means.dtype))
 
+    @cached_property
+    def _scored(self) -> tuple[Array, Array]:
+        """What scores are products of: the factors, times E[y]/μ on the side whose rows may differ in it."""
+        sides = [self.user_posterior.mean, self.item_posterior.mean]
+        unit = np.asarray(self.model.likelihood.unit_mean)
+        if np.any(unit != 1):
+            side = 0 if unit.ndim and len(unit) > 1 else 1
+            sides[side] = (sides[side] * unit.reshape(-1, 1)).astype(self.dtype)
+        return sides[0], sides[1]
+
     def scores(self) -> FactorScores:
-        return FactorScores(self.user_posterior.mean, self.item_posterior.mean)
+        return FactorScores(*self._scored)
 
     def scores_of(self, rows: NewRows, resources: Resources) -> FactorScores:
+        users, unit = self.factors_of(rows, resources).mean, np.asarray(self.model.likelihood.of_new_rows().unit_mean)
+        if unit.size == 1 and self._scored[1] is self.item_posterior.mean and unit != 1:  # one each for fitted users
+            users = (users * unit.ravel()).astype(users.dtype)
+        return FactorScores(users, self._scored[1])
+
+    def intensity_scores(self) -> FactorScores:
+        return FactorScores(self.user_posterior.mean, self.item_posterior.mean)
+
+    def intensity_scores_of(self, rows: NewRows, resources: Resources) -> FactorScores:
         return FactorScores(self.factors_of(rows, resources).mean, self.item_posterior.mean)
+
+    def expected(self, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Array:
+        μ = self.intensity_scores().pairs(rows, columns)
+        return np.asarray(self._likelihood_of(rows, columns).mean(μ), μ.dtype)
 
     def check_of_counts(self) -> None:
         if self.input == "log1p":
@@ -227,10 +262,12 @@ class FactorFit(FitResult):
         else:
             users, place, rows = self.user_posterior, whose, np.full(len(columns), whose)
         items, count = self.item_posterior, FORMS[self.input](counts.astype(np.float64))
-        parts = users.mean[place].astype(np.float64) * items.mean[column].astype(np.float64)
+        own = None if rows is None else np.array([place])
+        h = items.mean[column].astype(np.float64) * self._likelihood_of(own, np.array([column])).unit_mean
+        parts = users.mean[place].astype(np.float64) * h
         if not len(columns):
             return Reasons(np.empty(0), float(parts.sum()), float(parts.sum()), parts)
-        from_prior = users.prior_part(self.model.user_prior, place) * items.mean[column]
+        from_prior = users.prior_part(self.model.user_prior, place) * h
         share = users.geometric_mean[place].astype(np.float64) * items.geometric_mean[columns]
         λ = np.maximum(share.sum(axis=1), np.finfo(np.float64).tiny)
         likelihood = self._likelihood_of(rows, columns)
@@ -280,11 +317,22 @@ class AverageFit(FactorFit):
         best = max(members, key=lambda member: member.objective[-1])
         likelihood = best.model.likelihood.averaged([member.model.likelihood for member in members])
         shared = {name: getattr(best, name) for name in FactorFit.__dataclass_fields__}
+        # times E[y]/μ of each member over that of the average, so that its scores are the means of theirs
+        ratios = [np.asarray(m.model.likelihood.unit_mean / np.asarray(likelihood.unit_mean)) for m in members]
+        by_user = [r if r.ndim and len(r) > 1 else 1.0 for r in ratios]
+        by_item = [r.reshape(-1, 1) if r.ndim == 0 or len(r) == 1 else 1.0 for r in ratios]
+        users, items = (
+            [(side.mean * ratio).astype(side.mean.dtype) for side, ratio in zip(sides, each, strict=True)]
+            for sides, each in (
+                ([m.user_posterior for m in members], by_user),
+                ([m.item_posterior for m in members], by_item),
+            )
+        )
         return cls(
             **shared
             | {
-                "user_posterior": Point(_side_by_side([m.user_posterior.mean for m in members])),
-                "item_posterior": Point(np.hstack([m.item_posterior.mean for m in members])),
+                "user_posterior": Point(_side_by_side(users)),
+                "item_posterior": Point(np.hstack(items)),
                 "model": replace(best.model, likelihood=likelihood),
                 "ties": None,
             },

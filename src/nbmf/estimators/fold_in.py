@@ -13,10 +13,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.backends import LEAST_INTENSITY, FoldJob, Folds, Given, Sums, check_kind, find_device
+from nbmf.backends import LEAST_INTENSITY, FoldJob, Folds, Given, Sums, find_device
 from nbmf.backends.counts import Counts
 from nbmf.backends.cpu.fold import fold_rows
-from nbmf.backends.cpu.passes import Cpu
+from nbmf.backends.cpu.passes import Cpu, fold_parameters
 from nbmf.backends.reference import Reference
 from nbmf.backends.threads import hand_out
 from nbmf.data.interactions import check_range, formed
@@ -121,12 +121,11 @@ def fold_compiled(
         counts.indptr.astype(np.int64),
         counts.indices.astype(np.int64),
         counts.data.astype(np.float64),
-        np.array(side.likelihood.concentration, np.float64, ndmin=2),
+        *fold_parameters(side.likelihood),
         np.ascontiguousarray(side.factor.geometric_mean),
         np.ascontiguousarray(side.factor.mean),
         *side.clusters,
     )
-    check_kind(side.likelihood)
 
     def fold_share(first: int) -> None:
         rows = first, min(first + SHARE, n_rows)

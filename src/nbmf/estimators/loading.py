@@ -4,16 +4,23 @@ from typing import Any
 
 from nbmf.estimators.averaged import Averaged
 from nbmf.estimators.base import Recommender
+from nbmf.estimators.comparison import ExpoMF, RandomGraphExposureMF
+from nbmf.estimators.coupled import CoupledCompoundMF
 from nbmf.estimators.factorization import Factorization
-from nbmf.estimators.files import check_settings, read_average, read_model, read_weights
+from nbmf.estimators.family import BinaryMF, CompoundMF, RobustMF, ZeroInflatedMF
+from nbmf.estimators.files import READERS, check_settings, read_average, read_model
 from nbmf.estimators.nbmf import NBMF, PoissonMF
 from nbmf.estimators.slim import NBSLIM
 from nbmf.storage.container import Path, StorageError, read
 
-ESTIMATORS: dict[str, type[Recommender]] = {one.__name__: one for one in (NBMF, PoissonMF, Factorization, NBSLIM)}
+FAMILY = (NBMF, PoissonMF, CompoundMF, ZeroInflatedMF, RobustMF, BinaryMF, Factorization)
+COMPARISON = (ExpoMF, RandomGraphExposureMF, CoupledCompoundMF)
+ESTIMATORS: dict[str, type[Recommender]] = {one.__name__: one for one in (*FAMILY, NBSLIM, *COMPARISON)}
 
 
-def load(path: Path) -> NBMF | PoissonMF | Averaged | NBSLIM:
+def load(
+    path: Path,
+) -> NBMF | PoissonMF | Averaged | NBSLIM | ExpoMF | RandomGraphExposureMF | CoupledCompoundMF:
     """Return the model that `model.save(path)` wrote: every method answers as before, to the bit.
 
     Loading runs no code, whatever is in the file. A file that is damaged, cut short or of another format raises
@@ -31,8 +38,7 @@ def load(path: Path) -> NBMF | PoissonMF | Averaged | NBSLIM:
         average = Averaged.of([_restored(path, *member) for member in saved], settings)
         check_settings(path, average)
         return average
-    read_one = read_weights if kind == "item-item model" else read_model
-    model: NBMF | PoissonMF | NBSLIM = _restored(path, *read_one(contents))
+    model: NBMF | PoissonMF | NBSLIM = _restored(path, *READERS.get(str(kind), read_model)(contents))
     return model
 
 

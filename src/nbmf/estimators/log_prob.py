@@ -4,13 +4,13 @@ The cells of a row are all but those of the train counts. Each has the probabili
 have a count; so one pass over all intensities, in blocks of rows, and one over the counts give the sum.
 """
 
+import math
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.backends import COMPILED
 from nbmf.backends.cpu.kernels import compiled, sum_log1p
 from nbmf.estimators.ranking import Report, Rows, Scores, walk, with_sorted_rows
 from nbmf.model.likelihood import Likelihood, log_probability
@@ -62,7 +62,7 @@ class Zeros:
         """Take in whole rows of scores."""
         check_intensities(scores)
         concentration: Any = self.likelihood.concentration
-        if self.likelihood.varies or self.likelihood.kind not in COMPILED:
+        if self.likelihood.has_exposure and (self.likelihood.varies or math.isnan(concentration)):
             μ, unseen = scores[:, : self.train.shape[1]].astype(np.float64), self.train[rows].toarray() == 0
             logs = self.likelihood.of_rows(rows).log_evidence(0.0, μ)
             self.totals[start : start + len(rows)] = np.sum(logs, axis=1, where=unseen)

@@ -127,16 +127,10 @@ class NBMF(Factorization):
 
     def _learned(self) -> Learned:
         group = LEARNED[self.concentration] if isinstance(self.concentration, str) else ""
-        return replace(super()._learned(), concentration=group)
+        return replace(super()._learned(), likelihood=group)
 
     def _n_ties(self, matrix: sp.csr_array, likelihood: Likelihood) -> int | None:
-        n_clusters = super()._n_ties(matrix, likelihood)
-        if n_clusters and self.concentration == "learn_per_item":
-            raise ValueError(
-                "items that share an exposure cannot have a concentration each: concentration='learn_per_item' needs "
-                f"exposure='exact', which computes all {matrix.shape[0] * matrix.shape[1]:,} cells in every sweep"
-            )
-        return n_clusters
+        return self._untied_items(super()._n_ties(matrix, likelihood), matrix, "concentration")
 
 
 class PoissonMF(Factorization):

@@ -139,7 +139,7 @@ def predictive(fit: FitResult, users: ArrayLike, items: ArrayLike) -> Predictive
     """Return the distribution of new counts of pairs, at the means of the factors."""
     rows, columns = fit.pairs(users, items)
     likelihood = fit.likelihood_of(rows, columns)
-    μ = fit.scores().pairs(rows, columns).astype(np.float64)[None, :]
+    μ = fit.intensity_scores().pairs(rows, columns).astype(np.float64)[None, :]
     return Predictive(fit.users[rows], fit.items[columns], μ, likelihood)
 
 
@@ -164,7 +164,7 @@ def predictive_for(fit: FitResult, new: NewRows, items: ArrayLike, resources: Re
     new.check_one("predictive_for")
     likelihood = fit.likelihood_of(None, columns)
     zeros = np.zeros(len(columns), np.intp)
-    μ = fit.scores_of(new, resources).pairs(zeros, columns).astype(np.float64)
+    μ = fit.intensity_scores_of(new, resources).pairs(zeros, columns).astype(np.float64)
     return Predictive(zeros, fit.items[columns], μ[None, :], likelihood)
 
 
@@ -175,11 +175,7 @@ def score_rows(
 
     Rows that are `known` are scored with the factors of the fitted user of that id; the others are folded in first.
     """
-    places = fit.user_lookup.find(rows.ids)[0]
-    W = np.empty((len(rows.ids), fit.item_posterior.dimensions[1]), fit.dtype)
-    W[known] = fit.user_posterior.mean[places[known]]
-    new = NewRows(rows.ids[~known], sp.csr_array(rows.counts[~known]))
-    W[~known] = fit.factors_of(new, resources).mean
+    W, places = means_of(fit, rows, known, resources)
     seen = _selected(fit.fitted, places, known)
     scored = formed(rows.counts, fit.input)
     overlap = sp.csr_array((np.ones(seen.nnz, bool), seen.indices, seen.indptr), shape=seen.shape)
@@ -189,6 +185,18 @@ def score_rows(
     likelihood = fit.model.likelihood.of_some_rows(places, known)
     total = log_probabilities(likelihood, scores, scored, seen, n_threads=resources.n_threads)
     return total, (len(fit.items) - np.diff(seen.indptr)).astype(np.int64)
+
+
+def means_of(
+    fit: FactorFit, rows: NewRows, known: NDArray[np.bool_], resources: Resources
+) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    """Return the factors of rows, of which those that are `known` have the fitted user's, and the users' positions."""
+    places = fit.user_lookup.find(rows.ids)[0]
+    W = np.empty((len(rows.ids), fit.item_posterior.dimensions[1]), fit.dtype)
+    W[known] = fit.user_posterior.mean[places[known]]
+    new = NewRows(rows.ids[~known], sp.csr_array(rows.counts[~known]))
+    W[~known] = fit.factors_of(new, resources).mean
+    return W, places
 
 
 def _selected(counts: sp.csr_array, rows: NDArray[np.intp], known: NDArray[np.bool_]) -> sp.csr_array:

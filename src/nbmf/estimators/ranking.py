@@ -19,7 +19,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from nbmf.backends.cpu.topk import keep_best, place_rows, score_rows, sort_best
-from nbmf.backends.threads import hand_out, one_blas_thread
+from nbmf.backends.threads import exact_product_type, hand_out, one_blas_thread
 
 Array = NDArray[np.floating[Any]]
 Rows = NDArray[np.intp]
@@ -59,8 +59,9 @@ class FactorScores:
 
     @cached_property
     def transposed(self) -> Array:
-        """K × items, with columns of 0 up to a multiple of PADDED_TO."""
-        columns = np.zeros((self.items.shape[1], -(-self.n_items // PADDED_TO) * PADDED_TO), self.dtype)
+        """K × items, with columns of 0 up to a multiple of PADDED_TO, in the type that products are made in."""
+        size = self.items.shape[1], -(-self.n_items // PADDED_TO) * PADDED_TO
+        columns = np.zeros(size, exact_product_type(self.dtype))
         columns[:, : self.n_items] = self.items.T
         return columns
 
@@ -87,7 +88,7 @@ class FactorScores:
                 if few:
                     score_rows(users, self.items, scores)
                 else:
-                    np.matmul(users, self.transposed[:, left:right], out=scores)
+                    np.matmul(users, self.transposed[:, left:right], out=scores, casting="same_kind")
                 yield left, scores
 
         return tiles
@@ -371,8 +372,10 @@ def nearest(rows: Array, others: Array, place: int, n: int) -> tuple[NDArray[np.
     """
     check_at_least_one(n)
     scaled = rows * others.sum(axis=0, dtype=np.float64)
+    # by a power of two per row, which leaves all digits as they are, so that no square overflows
+    scaled = np.ldexp(scaled, -np.frexp(scaled.max(axis=1, keepdims=True))[1])
     length = np.linalg.norm(scaled, axis=1, keepdims=True)
-    profile = np.divide(scaled, length, out=np.zeros_like(scaled), where=length > 0)
+    profile = np.divide(scaled, length, out=scaled, where=length > 0)
     n = min(n, len(rows) - 1)
     if n == 0:
         return np.empty(0, np.intp), np.empty(0)

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from nbmf.backends import Backend
 from nbmf.backends.counts import Counts
-from nbmf.inference.hyperparameters import NOTHING, Learned, observe_learning, row_rates, with_shape
+from nbmf.inference.hyperparameters import NOTHING, Inferred, Learned, observe_learning, row_rates, with_shape
 from nbmf.inference.run import State, observe
 from nbmf.model import Model
 from nbmf.model.factors import Factor, Prior
@@ -29,8 +29,9 @@ class CAVI:
         users = backend.conditional(model.user_prior, state.inferred.user_sums)  # Eq. (update_w)
         item_sums = backend.sum_by_item(counts, state.inferred, users)
         items = backend.conditional(model.item_prior, item_sums)  # Eq. (update_h)
-        if self.learned.concentration:
-            return observe_learning(model, state, counts, backend, users, items, self.learned)
+        if group := self.learned.likelihood:
+            found = Inferred(state.inferred, item_sums)
+            return observe_learning(model, state, counts, backend, (users, items), group, found)
         del state, item_sums  # frees the memory of the old allocations and exposures for the new ones
         return observe(model, counts, backend, users, items, ties, log_base)  # Eqs. (update_c), (update_a)
 

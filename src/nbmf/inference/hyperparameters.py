@@ -1,4 +1,4 @@
-"""What the paper fixes and the data can tell: rates and shapes of the priors, and the concentration.
+"""What the paper fixes and the data can tell: rates and shapes of the priors, and the parameter of the likelihood.
 
 Each update is the best value for the current factors, or a step that is taken back if the objective falls, so a sweep
 with it ascends like one without.
@@ -6,25 +6,27 @@ with it ascends like one without.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import digamma, polygamma
 
-from nbmf.backends import Backend
+from nbmf.backends import Backend, Expectation, Sums
 from nbmf.backends.counts import Counts
 from nbmf.inference.run import State, observe, total_log_base
 from nbmf.model import Model
 from nbmf.model.factors import Array, Factor, Prior
+from nbmf.model.likelihood import Likelihood
 
 NEWTON_STEPS = 50
+POOLED = 100.0  # events of average size that are added to each item's own, as few counts say little about its jumps
 
 
 @dataclass(frozen=True)
 class Learned:
     """Which hyper-parameters are learned."""
 
-    concentration: str = ""  # "all" for one α, "user" or "item" for one each
+    likelihood: str = ""  # its parameter: "all" for one, "user" or "item" for one each
     rates: bool = False  # one per row, β^W_u = α^W K/Σ_k⟨w_uk⟩ and likewise β^H_i; otherwise one β^H, and β^W is fixed
     shapes: bool = False  # α^W and α^H
 
@@ -51,19 +53,40 @@ def with_shape(prior: Prior, factor: Any) -> Prior:
     return replace(prior, shape=float(shape))
 
 
-def observe_learning(
-    model: Model, before: State, counts: Counts, backend: Backend, users: Factor, items: Factor, learned: Learned
-) -> State:
-    """Confront new factors with the data under a better concentration, or under the old one if that is no better.
+class Inferred(NamedTuple):
+    """What a better parameter of the likelihood is made of: allocations and exposures, and their sums for one side."""
 
-    The better one is a safeguarded Newton step by the slope and curvature of the objective at the state before.
-    """
-    fixed = (counts, backend, users, items, before.ties)
-    if before.users.kind == users.kind:  # a start has no objective to improve on
-        slopes = backend.slopes(counts, before.inferred, learned.concentration)
-        better = replace(model, likelihood=model.likelihood.stepped(*slopes))
+    expectation: Expectation
+    sums: Sums
+
+
+def observe_learning(
+    model: Model, before: State, counts: Counts, backend: Backend, sides: tuple[Factor, Factor], group: str, q: Inferred
+) -> State:
+    """Confront new factors with the data under a better likelihood, or under the old one if that is no better."""
+    fixed = (counts, backend, *sides, before.ties)
+    if before.users.kind == sides[0].kind:  # a start has no objective to improve on
+        better = replace(model, likelihood=better_likelihood(model.likelihood, counts, backend, group, q))
         after = observe(better, *fixed, total_log_base(better.likelihood, counts))
         if after.objective >= before.objective:
             return after
         del after
     return observe(model, *fixed, before.log_base)
+
+
+def better_likelihood(likelihood: Likelihood, counts: Counts, backend: Backend, group: str, q: Inferred) -> Likelihood:
+    """Return the likelihood with a better parameter for given allocations and exposures.
+
+    A concentration takes a safeguarded Newton step. With the events and exposures of EM's E-step, the best jumps have
+    the mean Σ y/Σ E[n], and the best probability of being exposed is the mean of E[a]. Jumps of single items are drawn
+    towards those of all.
+    """
+    if likelihood.learns_from == "slopes":
+        return likelihood.stepped(*backend.slopes(counts, q.expectation, group))
+    if likelihood.learns_from == "exposures":
+        return likelihood.relearned(backend.mean_exposure(counts, q.expectation, group))
+    n_events = np.asarray(q.sums.allocated.sum(1).tolist())  # of each item; those of a GPU are not NumPy's
+    overall = counts.total / max(n_events.sum(), np.finfo(np.float64).tiny)
+    if group == "all":
+        return likelihood.relearned(overall)
+    return likelihood.relearned(((counts.item_totals + POOLED * overall) / (n_events + POOLED))[None, :])

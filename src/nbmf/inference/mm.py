@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from nbmf.backends import Backend, Given
 from nbmf.backends.counts import Counts
-from nbmf.inference.hyperparameters import NOTHING, Learned, observe_learning
+from nbmf.inference.hyperparameters import NOTHING, Inferred, Learned, observe_learning
 from nbmf.inference.run import State, observe
 
 
@@ -23,6 +23,7 @@ class MM:
         items = backend.quotient(state.items, item_sums)  # Eq. (nmfH)
         between = backend.expect(counts, Given(state.users, items, model.likelihood, ties))
         users = backend.quotient(state.users, between.user_sums)  # Eq. (nmfW)
-        if self.learned.concentration:
-            return observe_learning(model, state, counts, backend, users, items, self.learned)
+        if group := self.learned.likelihood:
+            found = Inferred(state.inferred, item_sums)
+            return observe_learning(model, state, counts, backend, (users, items), group, found)
         return observe(model, counts, backend, users, items, ties, state.log_base, sum_users=False)

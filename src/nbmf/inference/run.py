@@ -60,6 +60,9 @@ def total_log_base(likelihood: Likelihood, counts: Counts) -> float:
     if not likelihood.varies:
         values, times = counts.values
         return float(likelihood.log_base(values) @ times)
+    by_item = all(len(np.atleast_2d(value)) == 1 for value in likelihood.parameters.values())
+    if likelihood.has_linear_base and by_item:
+        return float(likelihood.log_base(counts.item_totals).sum())
     rows, columns, known = counts.cells
     return float(likelihood.at(rows, columns).log_base(known).sum())
 

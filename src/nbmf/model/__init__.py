@@ -8,7 +8,8 @@ form of §4.
 
 from dataclasses import dataclass
 
-from nbmf.model import family as family  # so that files know its members
+from nbmf.model import comparison as comparison  # so that files know its members
+from nbmf.model import family as family
 from nbmf.model.factors import Prior
 from nbmf.model.likelihood import Likelihood
 

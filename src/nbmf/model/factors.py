@@ -160,12 +160,12 @@ class Gamma:
         return self.shape, self.rate
 
     def divergence(self, prior: Prior) -> float:
-        """KL(q‖prior) = −entropy − ⟨ln prior⟩, summed over all entries."""
+        """KL(q‖prior) = −entropy − ⟨ln prior⟩, summed over all entries; below 0 is rounding of what cancels."""
         n_rows, n_components = self.dimensions
         rate = np.broadcast_to(np.asarray(prior.rate, np.float64).ravel(), n_rows)
         log_normalizer = n_components * (prior.shape * np.log(rate) - gammaln(prior.shape))
         expected_log_prior = log_normalizer + (prior.shape - 1) * self.row_logs - rate * self.row_means
-        return float(-self.row_entropies.sum() - expected_log_prior.sum())
+        return max(float(-self.row_entropies.sum() - expected_log_prior.sum()), 0.0)
 
     def prior_part(self, prior: Prior, row: int) -> Array:
         """Return α^W/rate, the part of ⟨w⟩ = (α^W + allocated)/rate that no count contributes."""

@@ -3,13 +3,15 @@
 A compound count is the sum of n ~ Poisson(μ) jumps of at least 1 each, which keeps apart how often and how much at a
 time. Its exposure is always 1, so a fit costs the non-zeros only.
 
-    logarithmic jumps    log_events = lnΓ(y+r) − lnΓ(r) − ln y! + y ln θ,   r = λ/ρ,  ρ = −ln(1−θ)
-    geometric jumps      log_events = y ln p + ln Σ_n C(y−1, n−1) zⁿ/n!,    z = (1−p)λ/p
-    Bernoulli–Poisson    log_events = ln(e^λ − 1),                          y is 0 or 1
-    robust Poisson       log_events = y ln λ, but y ln(y/(1+ρ)) − y + (1+ρ)λ if y exceeds (1+ρ)λ
+    logarithmic jumps    log_events = lnΓ(y+x) − lnΓ(x) − ln y!,        x = λ/ρ,  ρ = −ln(1−θ)
+    geometric jumps      log_events = ln Σ_n C(y−1, n−1) xⁿ/n!,         x = (1−p)λ/p
+    Bernoulli–Poisson    log_events = ln(eˣ − 1),                       x = λ,  y is 0 or 1
+    robust Poisson       log_events = y ln x, but y ln y − y + x for y > x = (1+ρ)λ
     zero-inflated        log_evidence = ln π − μ − ln y!, but ln(1 − π + πe^(−μ)) if y is 0
 
-As θ, p → 0, π → 1 and ρ → ∞ these become Poisson; as θ → 1 a count of any size becomes one event.
+All but the last depend on λ by x, a multiple of it (`events_scale`); what depends on y alone (y ln θ, y ln p,
+−y ln(1+ρ) − ln y!) is in `log_base`. As θ, p → 0, π → 1 and ρ → ∞ these become Poisson; as θ → 1 a count of any size
+becomes one event.
 """
 
 from dataclasses import dataclass, replace
@@ -17,14 +19,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betainc, betaincc, betaln, digamma, gammainc, gammaincc, gammaln, xlogy
+from scipy.special import betainc, betaincc, digamma, gammainc, gammaincc, gammaln, xlogy
 
 from nbmf.model.likelihood import Array, Likelihood, Parameter
 
-STIRLING = 10.0  # from which a difference of digammas, which would cancel, is taken from Stirling's series
+STIRLING = 12.0  # from which differences of Γ functions, which would cancel, are taken from Stirling's series
 NODES = np.arange(-32.0, 33.0)  # where a sum over events is sampled: eight standard deviations to either side
 MOST_EVENTS = 4096  # up to which a tail is summed event by event
 NEWTON_STEPS = 60
+JUMPS = 1e-9, 1 - 1e-12  # bounds of a learned θ or p
+PROBABILITIES = 1e-9, 1 - 1e-9  # bounds of a learned π
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class LogarithmicJumps(Likelihood):
     """
 
     kind = "logarithmic_jumps"
+    has_linear_base = True
+    learns_from = "jumps"
     jump: Parameter = 0.5
 
     def __post_init__(self) -> None:
@@ -52,39 +58,48 @@ class LogarithmicJumps(Likelihood):
     def _rate(self) -> Any:
         return -np.log1p(-np.asarray(self.jump))  # ρ
 
+    @property
+    def events_scale(self) -> Parameter:
+        """1/ρ."""
+        return _plain(1 / self._rate)
+
     def events(self, count: ArrayLike, geometric_intensity: ArrayLike) -> Array:
-        """Return r(ψ(y+r) − ψ(r)), between 1 and y."""
-        y, r = np.asarray(count, np.float64), np.asarray(geometric_intensity) / self._rate
+        """Return x(ψ(y+x) − ψ(x)), between 1 and y; r stands for x. A fraction of a count has one event, too."""
+        r, y = np.asarray(geometric_intensity) * self.events_scale, np.maximum(np.asarray(count, np.float64), 1.0)
         # ψ(r) = ψ(1+r) − 1/r, so nothing overflows for small r
         small = np.minimum(r, STIRLING)
-        direct = 1 + small * (digamma(np.maximum(y, 1.0) + small) - digamma(1 + small))
-        return np.asarray(np.where(y > 0, np.where(r < STIRLING, direct, _digamma_rise(y, np.maximum(r, STIRLING))), 0))
+        direct = 1 + small * (digamma(y + small) - digamma(1 + small))
+        found = np.where(r < STIRLING, direct, _digamma_rise(y, np.maximum(r, STIRLING)))
+        return np.asarray(np.where(np.asarray(count) > 0, found, 0.0))
 
     def log_events(self, count: ArrayLike, geometric_intensity: ArrayLike) -> Array:
-        """Return lnΓ(y+r) − lnΓ(r) − ln y! + y ln θ, by the beta function as the difference cancels for large y."""
-        y, r = np.asarray(count, np.float64), np.asarray(geometric_intensity) / self._rate
-        positive = np.where(y > 0, y, 1.0)
-        return np.asarray(np.where(y > 0, xlogy(y, self.jump) - np.log(positive) - betaln(r, positive), 0.0))
+        """Return lnΓ(y+x) − lnΓ(x) − ln y!."""
+        r, y = np.asarray(geometric_intensity) * self.events_scale, np.maximum(np.asarray(count, np.float64), 1.0)
+        positive = np.maximum(r, np.finfo(np.float64).tiny)
+        by_count = _log_gamma_rise(y + 1, positive - 1) - gammaln(positive)
+        by_intensity = _log_gamma_rise(positive, y) - gammaln(y + 1)
+        return np.asarray(np.where(np.asarray(count) > 0, np.where(positive < y, by_count, by_intensity), 0.0))
+
+    def log_base(self, count: ArrayLike) -> Array:
+        """Return y ln θ."""
+        return np.asarray(xlogy(count, self.jump))
 
     @property
-    def mean_jump(self) -> Any:
+    def unit_mean(self) -> Parameter:
         """The mean of a jump, θ/((1−θ)ρ)."""
-        return np.asarray(self.jump) / ((1 - np.asarray(self.jump)) * self._rate)
+        return _plain(np.asarray(self.jump) / ((1 - np.asarray(self.jump)) * self._rate))
 
-    def with_mean_jump(self, mean: ArrayLike) -> "LogarithmicJumps":
+    def relearned(self, mean: ArrayLike) -> "LogarithmicJumps":
         """Return the likelihood whose mean jump is this: ρ solves (e^ρ − 1)/ρ = mean."""
         target = np.log(np.maximum(np.asarray(mean, np.float64), 1 + 1e-9))
         ρ = 2 * target  # (e^ρ − 1)/ρ is at least e^(ρ/2), so this is no less than the root
         for _ in range(NEWTON_STEPS):
             grown = np.expm1(-ρ)
-            value = ρ + np.log(-grown / ρ) - target
-            ρ = np.maximum(ρ - value / (-1 / grown - 1 / ρ), ρ / 4)
-        jump = np.clip(-np.expm1(-ρ), 1e-9, 1 - 1e-12)
-        return replace(self, jump=jump if jump.ndim else float(jump))
-
-    def mean(self, intensity: Array) -> Array:
-        """Return μ times the mean jump."""
-        return np.asarray(self.mean_jump * intensity)
+            step = (ρ + np.log(-grown / ρ) - target) / (-1 / grown - 1 / ρ)
+            ρ = np.maximum(ρ - step, ρ / 4)
+            if np.all(np.abs(step) <= 1e-12 * ρ + 1e-15):
+                break
+        return replace(self, jump=_plain(np.clip(-np.expm1(-ρ), *JUMPS)))
 
     def variance(self, intensity: Array) -> Array:
         """Return the mean over 1−θ."""
@@ -100,6 +115,11 @@ class LogarithmicJumps(Likelihood):
         """Return P(y ≤ count | μ)."""
         return np.asarray(betainc(np.asarray(intensity) / self._rate, np.asarray(count) + 1, 1 - np.asarray(self.jump)))
 
+    def sample(self, rng: np.random.RandomState, intensity: Array) -> NDArray[np.int64]:
+        """Return draws from NB(μ/ρ, θ), which are Poisson with a gamma intensity."""
+        odds = self.jump / (1 - np.asarray(self.jump))
+        return np.asarray(rng.poisson(rng.standard_gamma(np.asarray(intensity) / self._rate) * odds))
+
 
 @dataclass(frozen=True)
 class GeometricJumps(Likelihood):
@@ -112,29 +132,37 @@ class GeometricJumps(Likelihood):
     """
 
     kind = "geometric_jumps"
+    has_linear_base = True
+    learns_from = "jumps"
     jump: Parameter = 0.5
 
     def __post_init__(self) -> None:
         _check_probability("jump", self.jump)
 
+    @property
+    def events_scale(self) -> Parameter:
+        """(1−p)/p."""
+        return _plain((1 - np.asarray(self.jump)) / self.jump)
+
     def _terms(
         self, count: ArrayLike, geometric_intensity: ArrayLike
     ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Return the numbers of events n at which Σ_n C(y−1, n−1) zⁿ/n! is sampled, the terms' logarithms, and a step.
+        """Return the numbers of events n at which Σ_n C(y−1, n−1) xⁿ/n! is sampled, the terms' logarithms, and a step.
 
-        The terms are largest near n with n² + n(1+z) = yz and fall off like a normal density. Where its deviation is
+        The terms are largest near n with n² + n(1+x) = yx and fall off like a normal density. Where its deviation is
         above four, 65 of them, some apart, sum up to what all do.
         """
-        p = np.asarray(self.jump)
-        y, λ = np.broadcast_arrays(np.asarray(count, np.float64), np.asarray(geometric_intensity, np.float64) + 0 * p)
-        y, z = np.where(y > 0, y, 1.0), np.maximum(λ * (1 - p) / p, np.finfo(np.float64).tiny)
+        x = np.asarray(geometric_intensity, np.float64) * self.events_scale
+        y, z = np.broadcast_arrays(np.asarray(count, np.float64), np.maximum(x, np.finfo(np.float64).tiny))
+        y = np.maximum(y, 1.0)  # no count, nor a fraction of one, has less than one event
         mode = 2 * y * z / (1 + z + np.sqrt((1 + z) ** 2 + 4 * y * z))
         deviation = 1 / np.sqrt(2 / np.maximum(mode, 1) + 1 / (y - np.minimum(mode, y) + 1))
         step = np.maximum(deviation / 4, 1.0)
-        n = np.clip(np.rint(mode), 1, y)[..., None] + NODES * step[..., None]
+        n = np.clip(np.rint(mode), 1, np.floor(y))[..., None] + NODES * step[..., None]
         y, inside = y[..., None], (n >= 1) & (n <= y[..., None])
         n = np.where(inside, n, 1.0)
-        logs = n * np.log(z)[..., None] - gammaln(n + 1) - np.log(y) - betaln(n, np.maximum(y - n, 0) + 1)
+        chosen = _log_gamma_rise(np.maximum(y - n, 0) + 1, n - 1) - gammaln(n)  # C(y−1, n−1)
+        logs = n * np.log(z)[..., None] - gammaln(n + 1) + chosen
         return n, np.where(inside, logs, -np.inf), step
 
     def events(self, count: ArrayLike, geometric_intensity: ArrayLike) -> Array:
@@ -145,29 +173,28 @@ class GeometricJumps(Likelihood):
         return np.asarray(np.where(np.asarray(count) > 0, mean, 0.0))
 
     def log_events(self, count: ArrayLike, geometric_intensity: ArrayLike) -> Array:
-        """Return y ln p + ln Σ_n C(y−1, n−1) zⁿ/n!."""
+        """Return ln Σ_n C(y−1, n−1) xⁿ/n!."""
         _, logs, step = self._terms(count, geometric_intensity)
         largest = logs.max(axis=-1)
         total = largest + np.log(step * np.exp(logs - largest[..., None]).sum(axis=-1))
-        return np.asarray(np.where(np.asarray(count) > 0, xlogy(count, self.jump) + total, 0.0))
+        return np.asarray(np.where(np.asarray(count) > 0, total, 0.0))
+
+    def log_base(self, count: ArrayLike) -> Array:
+        """Return y ln p."""
+        return np.asarray(xlogy(count, self.jump))
 
     @property
-    def mean_jump(self) -> Any:
+    def unit_mean(self) -> Parameter:
         """The mean of a jump, 1/(1−p)."""
-        return 1 / (1 - np.asarray(self.jump))
+        return _plain(1 / (1 - np.asarray(self.jump)))
 
-    def with_mean_jump(self, mean: ArrayLike) -> "GeometricJumps":
+    def relearned(self, mean: ArrayLike) -> "GeometricJumps":
         """Return the likelihood whose mean jump is this."""
-        jump = np.clip(1 - 1 / np.asarray(mean, np.float64), 1e-9, 1 - 1e-12)
-        return replace(self, jump=jump if jump.ndim else float(jump))
-
-    def mean(self, intensity: Array) -> Array:
-        """Return μ/(1−p)."""
-        return np.asarray(self.mean_jump * intensity)
+        return replace(self, jump=_plain(np.clip(1 - 1 / np.maximum(mean, 1.0), *JUMPS)))
 
     def variance(self, intensity: Array) -> Array:
         """Return μ(1+p)/(1−p)²."""
-        return np.asarray(intensity * (1 + np.asarray(self.jump)) * self.mean_jump**2)
+        return np.asarray(intensity * (1 + np.asarray(self.jump)) * np.asarray(self.unit_mean) ** 2)
 
     def above(self, count: ArrayLike, intensity: ArrayLike) -> Array:
         """Return P(y > count | μ)."""
@@ -190,12 +217,18 @@ class GeometricJumps(Likelihood):
         tail = np.where(some, tail, np.where(n > 0, beyond, 1 - beyond))
         return np.asarray((weights * tail).sum(axis=-1) / weights.sum(axis=-1))
 
+    def sample(self, rng: np.random.RandomState, intensity: Array) -> NDArray[np.int64]:
+        """Return sums of n ~ Poisson(μ) jumps: n, and NB(n, p) for what they are above 1."""
+        odds, n = self.jump / (1 - np.asarray(self.jump)), rng.poisson(intensity)
+        return np.asarray(n + rng.poisson(rng.standard_gamma(n) * odds))
+
 
 @dataclass(frozen=True)
 class BernoulliPoisson(Likelihood):
     """Whether there was any event: y = 1[n ≥ 1], so P(y = 1) = 1 − e^(−μ). Counts above 1 are taken as 1."""
 
     kind = "bernoulli_poisson"
+    most = 1.0
 
     def events(self, count: ArrayLike, geometric_intensity: ArrayLike) -> Array:
         """Return λ/(1 − e^(−λ))."""
@@ -223,6 +256,10 @@ class BernoulliPoisson(Likelihood):
         """Return P(y ≤ count | μ)."""
         return np.asarray(np.where(np.asarray(count) < 1, np.exp(-np.asarray(intensity)), 1.0))
 
+    def sample(self, rng: np.random.RandomState, intensity: Array) -> NDArray[np.int64]:
+        """Return whether a draw from Poisson(μ) is positive."""
+        return np.minimum(rng.poisson(intensity), 1)
+
 
 @dataclass(frozen=True)
 class RobustPoisson(Likelihood):
@@ -237,25 +274,31 @@ class RobustPoisson(Likelihood):
     """
 
     kind = "robust_poisson"
+    is_normalized = False
     penalty: float = 2.0
 
     def __post_init__(self) -> None:
         if isinstance(self.penalty, bool) or not 0 < float(self.penalty) < np.inf:
             raise ValueError(f"penalty is {self.penalty!r}; it must be a positive number (large is Poisson)")
 
+    @property
+    def events_scale(self) -> Parameter:
+        """1 + ρ."""
+        return 1.0 + self.penalty
+
     def events(self, count: ArrayLike, geometric_intensity: ArrayLike) -> Array:
-        """Return min(y, (1+ρ)λ)."""
-        return np.asarray(np.minimum(count, (1 + self.penalty) * np.asarray(geometric_intensity)))
+        """Return min(y, x)."""
+        return np.asarray(np.minimum(count, self.events_scale * np.asarray(geometric_intensity)))
 
     def log_events(self, count: ArrayLike, geometric_intensity: ArrayLike) -> Array:
-        """Return y ln λ, or its continuation y ln(y/(1+ρ)) − y + (1+ρ)λ for an outlier."""
-        y, λ, times = np.asarray(count, np.float64), np.asarray(geometric_intensity), 1 + self.penalty
-        outlier = xlogy(y, y / times) - y + times * λ
-        return np.asarray(np.where(y > times * λ, outlier, xlogy(y, np.maximum(λ, y / times))))
+        """Return y ln x, or its continuation y ln y − y + x for an outlier, y > x."""
+        y, x = np.asarray(count, np.float64), self.events_scale * np.asarray(geometric_intensity)
+        return np.asarray(xlogy(y, np.maximum(x, y)) + np.minimum(x - y, 0.0))
 
     def log_base(self, count: ArrayLike) -> Array:
-        """Return −ln y!."""
-        return np.asarray(-gammaln(np.asarray(count) + 1.0))
+        """Return −y ln(1+ρ) − ln y!."""
+        y = np.asarray(count, np.float64)
+        return np.asarray(-y * np.log1p(self.penalty) - gammaln(y + 1.0))
 
 
 @dataclass(frozen=True)
@@ -269,10 +312,20 @@ class ZeroInflatedPoisson(Likelihood):
     """
 
     kind = "zero_inflated_poisson"
+    learns_from = "exposures"
     probability: Parameter = 0.5
 
     def __post_init__(self) -> None:
         _check_probability("probability", self.probability)
+
+    @property
+    def exposure_parameter(self) -> Parameter:
+        """π."""
+        return self.probability
+
+    def relearned(self, mean: ArrayLike) -> "ZeroInflatedPoisson":
+        """Return the likelihood whose π is the mean exposure."""
+        return replace(self, probability=_plain(np.clip(np.asarray(mean, np.float64), *PROBABILITIES)))
 
     def exposure(self, count: ArrayLike, intensity: ArrayLike) -> Array:
         """Return 1 for a positive count, πe^(−μ)/(1 − π + πe^(−μ)) for a zero."""
@@ -294,9 +347,10 @@ class ZeroInflatedPoisson(Likelihood):
         y, μ = np.asarray(count), np.asarray(intensity)
         return np.asarray(self.log_base(y) + np.where(y > 0, -μ, np.log1p(self.probability * np.expm1(-μ))))
 
-    def mean(self, intensity: Array) -> Array:
-        """Return πμ."""
-        return np.asarray(self.probability * intensity)
+    @property
+    def unit_mean(self) -> Parameter:
+        """π."""
+        return self.probability
 
     def variance(self, intensity: Array) -> Array:
         """Return πμ(1 + (1−π)μ)."""
@@ -312,10 +366,30 @@ class ZeroInflatedPoisson(Likelihood):
             1 - np.asarray(self.probability) + self.probability * gammaincc(np.asarray(count) + 1, intensity)
         )
 
+    def sample(self, rng: np.random.RandomState, intensity: Array) -> NDArray[np.int64]:
+        """Return draws from Poisson(aμ), a ~ Bernoulli(π)."""
+        π = self.probability
+        return np.asarray(rng.poisson(rng.binomial(1, π, np.broadcast(π, intensity).shape) * intensity))
+
+
+def _plain(value: Any) -> Parameter:
+    """Return a number as a float, and an array as it is."""
+    return value if np.ndim(value) else float(value)
+
 
 def _check_probability(name: str, value: Parameter) -> None:
     if isinstance(value, bool) or not np.all((np.asarray(value) > 0) & (np.asarray(value) < 1)):
         raise ValueError(f"{name} is {value!r}; it must be between 0 and 1")
+
+
+def _log_gamma_rise(start: NDArray[Any], rise: NDArray[Any]) -> NDArray[Any]:
+    """Return lnΓ(start + rise) − lnΓ(start); large ones would cancel, so they are taken from Stirling's series."""
+    large = np.maximum(start, STIRLING)
+    end = large + rise
+    a, b = 1 / end, 1 / large
+    series = (a - b) / 12 - (a**3 - b**3) / 360 + (a**5 - b**5) / 1260 - (a**7 - b**7) / 1680 + (a**9 - b**9) / 1188
+    by_series = (large - 0.5) * np.log1p(rise / large) + rise * np.log(end) - rise + series
+    return np.asarray(np.where(start < STIRLING, gammaln(start + rise) - gammaln(start), by_series))
 
 
 def _digamma_rise(y: NDArray[Any], r: NDArray[Any]) -> NDArray[Any]:

@@ -48,17 +48,38 @@ class Likelihood:
 
     kind: ClassVar[str]  # name in files and in the fast backends
     has_exposure: ClassVar[bool] = False  # whether a varies; otherwise only the non-zeros cost anything
+    is_normalized: ClassVar[bool] = True  # whether probabilities sum to 1, so that those of several can be compared
+    has_linear_base: ClassVar[bool] = False  # whether `log_base` is a multiple of the count
+    learns_from: ClassVar[str] = ""  # "slopes" in its learned parameter, or the mean of "jumps" or "exposures"
+    has_draws: ClassVar[bool] = False  # whether `sample` is defined
+    most: ClassVar[float] = math.inf  # largest count; larger ones are taken for it
 
     def __init_subclass__(cls) -> None:
         if "kind" not in cls.__dict__:
             raise TypeError(f"{cls.__name__} needs a `kind` of its own, the name that files give it")
         KINDS[cls.kind] = cls
         cls.has_exposure = cls.exposure is not Likelihood.exposure
+        cls.has_draws = cls.sample is not Likelihood.sample
 
     @property
     def concentration(self) -> Parameter:
         """α where exposures follow Gamma(α, α), infinite where they are 1; NaN for other likelihoods."""
         return math.nan if self.has_exposure else math.inf
+
+    @property
+    def exposure_parameter(self) -> Parameter:
+        """The parameter of p(a) by which fast backends compute exposures."""
+        return self.concentration
+
+    @property
+    def events_scale(self) -> Parameter:
+        """What λ is multiplied by before it enters `events` and `log_events`, which then depend on y and that alone."""
+        return 1.0
+
+    @property
+    def unit_mean(self) -> Parameter:
+        """E[y]/μ where that is the same for every μ; scores are this times μ."""
+        return 1.0
 
     def events(self, count: ArrayLike, geometric_intensity: ArrayLike) -> Array:
         """Return E[n | y], the number of events behind a positive count."""
@@ -86,7 +107,8 @@ class Likelihood:
 
     def mean(self, intensity: Array) -> Array:
         """Return E[y | μ]."""
-        return intensity
+        scale = self.unit_mean
+        return intensity if isinstance(scale, float) and scale == 1 else np.asarray(scale * intensity)
 
     def variance(self, intensity: Array) -> Array:
         """Return the variance of y given μ."""
@@ -102,6 +124,10 @@ class Likelihood:
 
     def stepped(self, slope: NDArray[np.float64], curvature: NDArray[np.float64]) -> Self:
         """Return this likelihood after one safeguarded Newton step on its learned parameter."""
+        raise self._lacks("learned parameter")
+
+    def relearned(self, mean: ArrayLike) -> Self:
+        """Return this likelihood with the learned parameter that the mean jump, or the mean exposure, implies."""
         raise self._lacks("learned parameter")
 
     def _lacks(self, what: str) -> ValueError:
@@ -151,14 +177,23 @@ class Likelihood:
         return self._changed(longer)
 
     def averaged(self, others: "Sequence[Likelihood]") -> Self:
-        """Return this likelihood with the mean parameters of several of its kind."""
-        values = {name: np.mean([np.asarray(o.parameters[name]) for o in others], axis=0) for name in self.parameters}
+        """Return this likelihood with the mean parameters of several of its kind.
+
+        Where some have a parameter per row or column, one number of another is that of all of them: a fit that learns
+        them keeps the number it starts from while no step raises its objective.
+        """
+        every = {name: np.broadcast_arrays(*(other.parameters[name] for other in others)) for name in self.parameters}
+        values = {name: np.mean(each, axis=0) for name, each in every.items()}
         return replace(self, **{name: value[()] for name, value in values.items()}) if values else self
 
     def _changed(self, change: Callable[[Array], Parameter]) -> Self:
         """Apply a change to the parameters that are arrays."""
         arrays = {name: change(value) for name, value in self.parameters.items() if isinstance(value, np.ndarray)}
         return replace(self, **arrays) if arrays else self
+
+    def sample(self, rng: np.random.RandomState, intensity: Array) -> NDArray[np.int64]:
+        """Return one draw of y given μ for each cell."""
+        raise self._lacks("draws")
 
 
 @dataclass(frozen=True)
@@ -183,6 +218,10 @@ class Poisson(Likelihood):
         """Return P(y ≤ count | μ)."""
         return np.asarray(gammaincc(np.asarray(count) + 1, intensity))
 
+    def sample(self, rng: np.random.RandomState, intensity: Array) -> NDArray[np.int64]:
+        """Return draws from Poisson(μ)."""
+        return np.asarray(rng.poisson(intensity))
+
 
 @dataclass(frozen=True)
 class NegativeBinomial(Likelihood):
@@ -201,6 +240,7 @@ class NegativeBinomial(Likelihood):
     """
 
     kind = "negative_binomial"
+    learns_from = "slopes"
     concentration: Parameter = 1.0
 
     def __post_init__(self) -> None:
@@ -264,6 +304,11 @@ class NegativeBinomial(Likelihood):
         step = np.where(np.isfinite(step), step, 0.0)  # sums that overflowed say nothing
         better = np.clip(α * np.exp(np.clip(step, -LONGEST_STEP, LONGEST_STEP)), LEAST, MOST)
         return NegativeBinomial(better if better.ndim else float(better))
+
+    def sample(self, rng: np.random.RandomState, intensity: Array) -> NDArray[np.int64]:
+        """Return draws from Poisson(aμ), a ~ Gamma(α, α)."""
+        α = self.concentration
+        return np.asarray(rng.poisson(rng.standard_gamma(α, np.broadcast(α, intensity).shape) / α * intensity))
 
 
 def typical(values: NDArray[Any]) -> float:

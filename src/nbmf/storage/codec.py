@@ -219,9 +219,9 @@ def pack_factor(name: str, factor: Factor, arrays: Arrays) -> dict[str, Any]:
     return document | {f"{name}.prior_rate": _pack_quantity(f"{name}.prior_rate", factor.prior_rate, arrays)}
 
 
-def unpack_factors(contents: Contents, n_users: int, n_items: int) -> tuple[Factor, Factor]:
-    """Return the sides "users" and "items"."""
-    users, items = _unpack_factor(contents, "users", n_users), _unpack_factor(contents, "items", n_items)
+def unpack_factors(contents: Contents, n_users: int, n_items: int, of: str = "") -> tuple[Factor, Factor]:
+    """Return the sides "users" and "items", or of a second factorization those whose names begin with `of`."""
+    users, items = (_unpack_factor(contents, *side) for side in ((f"{of}users", n_users), (f"{of}items", n_items)))
     if type(users) is not type(items) or users.mean.shape[1] != items.mean.shape[1] or not users.mean.size:
         raise contents.fault("its users and its items differ in kind or in number of components, or have none")
     if users.mean.dtype != items.mean.dtype:
@@ -264,21 +264,31 @@ def pack_model(model: Model, arrays: Arrays) -> dict[str, Any]:
     else:
         document["likelihood"] = likelihood.kind
         quantities = {f"likelihood.{name}": value for name, value in likelihood.parameters.items()}
-    document |= {name: _pack_quantity(name, value, arrays) for name, value in quantities.items()}
-    for name, prior in (("users", model.user_prior), ("items", model.item_prior)):
+    packed = {name: _pack_quantity(name, value, arrays) for name, value in quantities.items()}
+    return document | packed | pack_priors(model, arrays)
+
+
+def pack_priors(model: Model, arrays: Arrays, of: str = "") -> dict[str, Any]:
+    """Pack the priors of the two sides, whose names begin with `of`."""
+    document = dict[str, Any]()
+    for name, prior in ((f"{of}users", model.user_prior), (f"{of}items", model.item_prior)):
         document[f"{name}.prior.shape"] = pack_number(prior.shape)
         document[f"{name}.prior.rate"] = _pack_quantity(f"{name}.prior.rate", prior.rate, arrays)
     return document
 
 
+def unpack_priors(contents: Contents, n_users: int, n_items: int, of: str = "") -> list[Prior]:
+    """Return the priors of the two sides."""
+    priors = []
+    for at, n in ((f"{of}users.prior", n_users), (f"{of}items.prior", n_items)):
+        priors.append(Prior(_unpack_positive(contents, f"{at}.shape"), _unpack_quantity(contents, f"{at}.rate", n, 1)))
+    return priors
+
+
 def unpack_model(contents: Contents, n_users: int, n_items: int) -> Model:
     """Return the likelihood and the priors."""
-    priors = []
-    for name, size in (("users", n_users), ("items", n_items)):
-        shape = _unpack_positive(contents, f"{name}.prior.shape")
-        priors.append(Prior(shape, _unpack_quantity(contents, f"{name}.prior.rate", size, 1)))
     try:
-        return Model(_unpack_likelihood(contents, n_users, n_items), *priors)
+        return Model(_unpack_likelihood(contents, n_users, n_items), *unpack_priors(contents, n_users, n_items))
     except StorageError:
         raise
     except (TypeError, ValueError) as error:

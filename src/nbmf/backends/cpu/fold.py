@@ -7,6 +7,8 @@ thread in one order, and no loop both stores and sums up.
 import numpy as np
 
 from nbmf.backends.cpu.elementary import exp
+from nbmf.backends.cpu.events import events_of
+from nbmf.backends.cpu.inflated import zero_cell
 from nbmf.backends.cpu.kernels import compiled, gamma_moments
 
 
@@ -44,7 +46,7 @@ def _unseen(sums, sizes, seen, clusters, n_seen, rest, n_unseen):
 
 
 @compiled
-def _expose(w, rest, n_unseen, concentrations, shared, seen, clusters, counts, intensity, exposures):
+def _expose(w, rest, n_unseen, concentrations, inflated, shared, seen, clusters, counts, intensity, exposures):
     """Eq. (update_a): set `shared` to the exposures of the unseen cells, `exposures` to those of the stored ones."""
     size, n_clusters = len(counts), len(shared)
     if concentrations[0] == np.inf:
@@ -55,7 +57,12 @@ def _expose(w, rest, n_unseen, concentrations, shared, seen, clusters, counts, i
     _dots(shared, w, rest, n_clusters)
     for c in range(n_clusters):
         α, mean = concentrations[c], shared[c] / max(n_unseen[c], 1.0)
-        shared[c] = α / (α + mean) if n_unseen[c] > 0.0 else 0.0  # a row may have counts in the whole cluster
+        exposure = zero_cell(α, mean)[0] if inflated else α / (α + mean)
+        shared[c] = exposure if n_unseen[c] > 0.0 else 0.0  # a row may have counts in the whole cluster
+    if inflated:
+        for p in range(size):
+            exposures[p] = 1.0 if counts[p] >= 0.0 else 0.0
+        return
     _dots(intensity, w, seen, size)
     for p in range(size):
         α = concentrations[clusters[p]]
@@ -85,19 +92,20 @@ def _update(bayesian, shape, rate, allocated, exposed, most, mean, geometric_mea
 
 @compiled
 def fold_rows(
-    start, stop, indptr, indices, counts, concentrations, geometric, means, labels, sizes, sums,
+    start, stop, indptr, indices, counts, concentrations, inflated, law, scales, geometric, means, labels, sizes, sums,
     bayesian, shape, rates, own_rates, least, least_sum, largest, tol, most, mean, allocated, exposed, steps,
 ):  # fmt: skip
     """Repeat each row's update until it changes the row by less than `tol` of its size, or `most` times.
 
     A negative count is that of an unknown cell, which is left out. `concentrations` are α, rows × clusters, either of
-    which may be 1; infinity is Poisson. `geometric` and `means` are those of the fixed side, columns × K; `sizes` and
-    `sums` have the number of columns and the sum of their means per cluster. One cluster per column makes exposures
-    exact; Poisson needs only one in all. If `bayesian` rows have gamma posteriors, with the prior (shape, rate of the
-    row), else points, which are at most `largest`. With `own_rates` a row's prior rate is shape · K / Σ_k ⟨w_k⟩, anew
-    in each step, with a sum of at least `least_sum`. λ, which may underflow, is at least `least`. `mean` comes with the
-    start, which serves as geometric means too; `allocated`, `exposed` and `rates` become what the last update was made
-    of.
+    which may be 1; infinity if exposures are 1, and π if they are `inflated`. Where counts are made of several events,
+    `law` is one of `events.LAWS`, else 0, and λ is multiplied by `scales`, rows × columns. `geometric` and `means` are
+    those of the fixed side, columns × K; `sizes` and `sums` have the number of columns and the sum of their means per
+    cluster. One cluster per column makes exposures exact; exposures of 1 need only one in all. If `bayesian` rows have
+    gamma posteriors, with the prior (shape, rate of the row), else points, which are at most `largest`. With
+    `own_rates` a row's prior rate is shape · K / Σ_k ⟨w_k⟩, anew in each step, with a sum of at least `least_sum`. λ,
+    which may underflow, is at least `least`. `mean` comes with the start, which serves as geometric means too;
+    `allocated`, `exposed` and `rates` become what the last update was made of.
     """
     n_components, n_clusters = means.shape[1], len(sizes)
     longest = max(np.max(indptr[start + 1 : stop + 1] - indptr[start:stop]), 1)
@@ -120,12 +128,17 @@ def fold_rows(
         while steps[row] < most and not change <= tol:
             _dots(intensity, geometric_w, near, size)
             for p in range(size):
-                weights[p] = max(counts[first + p], 0.0) / max(intensity[p], least)
+                λ = max(intensity[p], least)
+                weights[p] = max(counts[first + p], 0.0) / λ
+                if law > 0:
+                    own = scales[row if len(scales) > 1 else 0, indices[first + p] if scales.shape[1] > 1 else 0]
+                    weights[p] = events_of(law, counts[first + p], λ * own)[0] / λ
             found[:] = 0.0
             _add_rows(found, weights, near, size)
             for k in range(n_components):
-                found[k] *= geometric_w[k]
-            _expose(w, rest, n_unseen, α, shared, seen, clusters, counts[first : first + size], intensity, weights)
+                found[k] = geometric_w[k] * min(found[k], np.finfo(np.float64).max)  # see `kernels.allocate_rows`
+            of_row = counts[first : first + size]
+            _expose(w, rest, n_unseen, α, inflated, shared, seen, clusters, of_row, intensity, weights)
             open_to[:] = 0.0
             _add_rows(open_to, shared, rest, n_clusters)
             _add_rows(open_to, weights, seen, size)

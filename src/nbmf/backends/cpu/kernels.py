@@ -10,6 +10,7 @@ import numpy as np
 
 from nbmf.backends.cpu.compiler import compiler
 from nbmf.backends.cpu.elementary import exp, log, log1p, prefetch, prefetch_row
+from nbmf.backends.cpu.events import allocate_events
 
 RUN = 128
 AHEAD = 32  # non-zeros between asking for a factor row and using it (16: 5 % slower; 48: 2 %)
@@ -151,26 +152,38 @@ def _tie(unseen, n_unseen, concentration, logs):
 
 
 @compiled
-def allocate_rows(start, stop, indptr, indices, counts, users, items, least, shares, allocated, log_evidence, precise):
+def allocate_rows(
+    start, stop, indptr, indices, counts, users, items, least, law, scales, shares, allocated, log_evidence, precise
+):  # fmt: skip
     """For each user set shares[p] = y/λ of the non-zeros, by which counts are allocated, and their sums; add Σ y ln λ.
 
     `users` and `items` are geometric means. `allocated` is None if the sums are not wanted. A negative count is an
-    unknown cell. `precise` takes logarithms in double, as large counts multiply errors.
+    unknown cell. `precise` takes logarithms in double, as large counts multiply errors. Where counts are made of
+    several events, `law` is one of `events.LAWS` and not None, E[n | y] replaces y, and log_events y ln λ;
+    `scales` are rows × columns, either of which may be 1.
     """
     n_components, end, zero = users.shape[1], indptr[stop] - 1, users.dtype.type(0)
+    most = np.finfo(users.dtype).max  # what overflows is cut short, as a product of 0 and infinity is no number
     λ = np.empty(np.max(indptr[start + 1 : stop + 1] - indptr[start:stop]), users.dtype)
     sums, run = np.empty(n_components), np.empty(n_components, users.dtype)
+    if law is not None:
+        work = np.empty((3, len(λ)))
     for user in range(start, stop):
         first, last = indptr[user], indptr[user + 1]
         _intensities(λ, users, user, items, indices, first, last, end)
         for p in range(first, last):
             λ[p - first] = max(λ[p - first], least)
-            shares[p] = max(counts[p], zero) / λ[p - first]
+            shares[p] = min(max(counts[p], zero) / λ[p - first], most)
+        if law is not None:  # each count may be several events
+            cells = indices[first:last], counts[first:last], λ, shares[first:last], work
+            log_evidence[user] += allocate_events(law, scales[user if len(scales) > 1 else 0], *cells)
         if allocated is not None:  # now, while the first-level cache has the items' rows
             _sum_rows(sums, run, items, indices, first, last, shares)
             for k in range(n_components):
-                allocated[user, k] = users[user, k] * sums[k]
+                allocated[user, k] = users[user, k] * min(sums[k], most)
         total = 0.0
+        if law is not None:
+            continue
         if precise:
             for p in range(first, last):
                 total += max(counts[p], zero) * log(np.float64(λ[p - first]))
@@ -275,7 +288,7 @@ def sum_rows(start, stop, indptr, indices, order, shares, excess, users, items, 
     `users` is rows × 1 × K, geometric means, or rows × 2 × K, with the means beside them; for Poisson `excess` is None.
     """
     n_components, end, zero = users.shape[2], indptr[stop] - 1, users.dtype.type(0)
-    line = CACHE_LINE // users.itemsize
+    line, most = CACHE_LINE // users.itemsize, np.finfo(users.dtype).max  # see `allocate_rows`
     row_allocated, row_exposed = np.empty(n_components, users.dtype), np.empty(n_components, users.dtype)
     sum_allocated, sum_exposed = np.empty(n_components), np.empty(n_components)
     for item in range(start, stop):
@@ -301,7 +314,7 @@ def sum_rows(start, stop, indptr, indices, order, shares, excess, users, items, 
                 sum_allocated[k] += row_allocated[k]
                 sum_exposed[k] += row_exposed[k]
         for k in range(n_components):
-            allocated[item, k] += items[item, k] * sum_allocated[k]
+            allocated[item, k] += items[item, k] * min(sum_allocated[k], most)
             if excess is not None:
                 exposed[item, k] += sum_exposed[k]
 

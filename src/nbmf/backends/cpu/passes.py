@@ -8,19 +8,22 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from operator import call
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.backends import LEAST_INTENSITY, LEFT_OVER, Array, Given, OnHost, Sums, UserSums, check_kind
+from nbmf.backends import LEAST_INTENSITY, LEFT_OVER, Array, Given, OnHost, Sums, UserSums, check_kind, group_means
 from nbmf.backends.counts import Counts
-from nbmf.backends.cpu import kernels
+from nbmf.backends.cpu import inflated, kernels
+from nbmf.backends.cpu.events import LAWS
 from nbmf.backends.slopes import SHAPES, Concentrations, Pair, sum_slopes
 from nbmf.backends.threads import cut_evenly, hand_out, one_blas_thread
 from nbmf.model.factors import Gamma, Prior
-from nbmf.model.likelihood import Likelihood, Poisson
+from nbmf.model.family import ZeroInflatedPoisson
+from nbmf.model.likelihood import Likelihood
 from nbmf.model.ties import Ties
 
 Loop = tuple[Any, ...]  # what does rows `start` to `stop`, and its further arguments
@@ -61,9 +64,10 @@ class Cpu(OnHost):
         shares, allocated = np.empty(by_user.nnz, dtype), np.empty_like(users.mean) if sum_users else None
         factors = (users.geometric_mean, items.geometric_mean, LEAST_INTENSITY[dtype])
         precise = counts.values[0].max(initial=0.0) > LARGE_COUNT
-        allocate = (kernels.allocate_rows, *walk, *factors, shares, allocated, log_evidence, precise)
+        law = _law(likelihood)
+        allocate = (kernels.allocate_rows, *walk, *factors, *law, shares, allocated, log_evidence, precise)
         excess = unseen = labels = sizes = None
-        α = _concentrations(likelihood, by_user.shape[0], dtype)
+        α, loops = _exposure_parameters(likelihood, by_user.shape[0], dtype), _exposure_loops(likelihood)
         if α is None:
             exposed: Array | None = self._expose_all(counts, given, log_evidence)
             self._share_out((by_user.indptr, allocate))
@@ -73,9 +77,9 @@ class Cpu(OnHost):
                 labels, sizes = _unsigned(ties.labels), np.array(list(map(len, ties.members)), dtype)
                 unseen = np.empty((len(users.mean), ties.n_clusters), dtype)
             means, found = (users.mean, items.mean), (exposed, log_evidence)
-            expose = (kernels.expose_rows, *walk, *means, *α, labels, sizes, excess, unseen, *found, precise)
+            expose = (loops.expose_rows, *walk, *means, *α, labels, sizes, excess, unseen, *found, precise)
             if ties is None:
-                self._expose_unseen(*means, items.mean, α, *found, allocate, expose)
+                self._expose_unseen(loops, *means, items.mean, α, *found, allocate, expose)
                 if exposed is not None:
                     _not_below_zero(exposed)
             else:
@@ -114,15 +118,12 @@ class Cpu(OnHost):
         for block, table in zip(counts.by_item, tables, strict=True):
             found = (expectation.shares, excess, table, items.geometric_mean, allocated, exposed)
             walks.append((block.indptr, (kernels.sum_rows, *_walk(block), *found)))
-        α = _concentrations(likelihood, len(before.mean), before.mean.dtype)
+        α = _exposure_parameters(likelihood, len(before.mean), before.mean.dtype)
         if α is not None and ties is None:
-            by_user, by_item = α
-            if by_item is None and np.ndim(likelihood.concentration) == 0:
-                by_item = np.full(len(items.mean), by_user[0])
-            turned = (by_user, by_user) if by_item is None else (by_item, None)
+            turned = _turned(α, likelihood, len(items.mean))
             self._share_out(*lays)
-            loops = (loop for _, loop in walks)
-            self._expose_unseen(items.mean, before.mean, user_means, turned, exposed, None, *loops)
+            then, tiles = (loop for _, loop in walks), _exposure_loops(likelihood)
+            self._expose_unseen(tiles, items.mean, before.mean, user_means, turned, exposed, None, *then)
         else:
             self._share_out(*lays[:1])
             for n, walk in enumerate(walks, 1):
@@ -142,8 +143,8 @@ class Cpu(OnHost):
     def slopes(self, counts: Counts, expectation: SparseExpectation, group: str) -> Pair:
         """∂/∂α and ∂²/∂α² of the log-evidence: of all cells as if their counts were 0, corrected in the stored ones."""
         (users, _, likelihood, ties), unseen = expectation.given, expectation.unseen
-        α = _concentrations(likelihood, len(users.mean), np.dtype(np.float64))
-        if α is None or expectation.excess is None:
+        α = _exposure_parameters(likelihood, len(users.mean), np.dtype(np.float64))
+        if likelihood.learns_from != "slopes" or α is None or expectation.excess is None:
             raise TypeError(f"{type(likelihood).__name__} has no concentration to learn")
         sums = sum_slopes(counts.by_user, expectation.excess, α, (ties, unseen), group)
         if ties is None:
@@ -151,6 +152,37 @@ class Cpu(OnHost):
             sums += np.sum(of_zeros, axis=1, keepdims=True) if group == "all" else of_zeros
         slope, curvature = sums.reshape(2, *SHAPES[group])
         return slope, curvature
+
+    def mean_exposure(self, counts: Counts, expectation: SparseExpectation, group: str) -> NDArray[np.float64]:
+        """Return the mean of ⟨a⟩ over known cells."""
+        cells = counts.n_known(0 if group == "item" else 1)
+        return group_means(self.sum_exposures(counts, expectation, group), cells, group)
+
+    def sum_exposures(self, counts: Counts, expectation: SparseExpectation, group: str) -> NDArray[np.float64]:
+        """Sum ⟨a⟩ over the known cells of each "item" or "user"; for "all", in any number of parts.
+
+        They are those of all cells as if their counts were 0, corrected in the stored ones.
+        """
+        (users, items, likelihood, ties), by_user = expectation.given, counts.by_user
+        α = _exposure_parameters(likelihood, len(users.mean), users.mean.dtype)
+        if α is None or expectation.excess is None:
+            raise TypeError(f"{type(likelihood).__name__} has no exposures to learn from")
+        if group == "all" and expectation.unseen is not None and ties is not None:
+            of_clusters = expectation.unseen.sum(axis=0, dtype=np.float64)
+            shared = float(of_clusters @ np.bincount(ties.labels, minlength=ties.n_clusters))
+            return np.array([shared + float(expectation.excess.sum(dtype=np.float64))])
+        if ties is not None and expectation.unseen is not None:
+            sizes, unseen = np.bincount(ties.labels, minlength=ties.n_clusters), expectation.unseen
+            sums = unseen.sum(0, np.float64)[ties.labels] if group == "item" else unseen.astype(np.float64) @ sizes
+        else:
+            rows, columns = (items.mean, users.mean) if group == "item" else (users.mean, items.mean)
+            exposed, ones = np.empty((len(rows), 1), rows.dtype), np.ones((len(columns), 1), rows.dtype)
+            sides = _turned(α, likelihood, len(rows)) if group == "item" else α
+            self._expose_unseen(_exposure_loops(likelihood), rows, columns, ones, sides, exposed, None)
+            sums = exposed[:, 0].astype(np.float64)
+        stored = np.repeat(np.arange(len(users.mean)), np.diff(by_user.indptr)) if group != "item" else by_user.indices
+        total: NDArray[np.float64] = sums + np.bincount(stored, expectation.excess, len(sums))
+        return total
 
     def _unseen_slopes(self, given: Given, α: Concentrations, group: str) -> NDArray[np.float64]:
         """Sums over each user's, or each item's, cells as if every count were 0, by tiles."""
@@ -171,12 +203,20 @@ class Cpu(OnHost):
         return sums
 
     def _expose_unseen(
-        self, rows: Array, columns: Array, weights: Array, α: Concentrations, exposed: Any, logs: Any, *then: Loop
+        self,
+        loops: ModuleType,
+        rows: Array,
+        columns: Array,
+        weights: Array,
+        α: Concentrations,
+        exposed: Any,
+        logs: Any,
+        *then: Loop,
     ) -> None:
         """Exact exposures as if every count were 0, tile by tile; after each tile of rows, `then` does the non-zeros.
 
-        Sets `exposed` to Σ over columns of α/(α+μ) weights, and takes Σ α ln(1 + μ/α) of each row off `logs`, unless
-        they are None.
+        Sets `exposed` to Σ over columns of exposures times weights, and adds their log-evidence to `logs`, unless they
+        are None; for gamma exposures those are α/(α+μ) and −α ln(1 + μ/α).
         """
         transposed, (by_row, by_column) = np.ascontiguousarray(columns.T), α
         # a multiple of four, so that two or four threads end together
@@ -191,7 +231,7 @@ class Cpu(OnHost):
                 tile = buffer[: (bottom - top) * (right - left)].reshape(bottom - top, right - left)
                 np.matmul(rows[top:bottom], transposed[:, left:right], out=tile)
                 of_columns = None if by_column is None else by_column[left:right]
-                kernels.expose_tile(tile, by_row[top:bottom], of_columns, of_rows)
+                loops.expose_tile(tile, by_row[top:bottom], of_columns, of_rows)
                 if exposed is not None:
                     total += tile @ weights[left:right]
             if exposed is not None:
@@ -297,11 +337,41 @@ def _unsigned(positions: NDArray[Any]) -> NDArray[Any]:
     return positions.view(f"u{positions.itemsize}")
 
 
-def _concentrations(likelihood: Likelihood, n_users: int, dtype: np.dtype[Any]) -> Concentrations | None:
-    """Return the α of each user, and of each item where those have their own; None for Poisson: exposures are 1."""
-    α = likelihood.concentration
-    if isinstance(likelihood, Poisson):
+def _exposure_parameters(likelihood: Likelihood, n_users: int, dtype: np.dtype[Any]) -> Concentrations | None:
+    """Return the α or π of each user, and of each item where those have their own; None if exposures are all 1."""
+    if not likelihood.has_exposure:
         return None
+    α = likelihood.exposure_parameter
+    if isinstance(likelihood, ZeroInflatedPoisson):
+        dtype = np.dtype(np.float64)  # in single precision, π near 1 would be 1
     if isinstance(α, np.ndarray) and α.shape[1] > 1:
         return np.ones(n_users, dtype), α.astype(dtype).ravel()
     return np.full(n_users, np.ravel(α), dtype), None
+
+
+def _turned(α: Concentrations, likelihood: Likelihood, n_items: int) -> Concentrations:
+    """Return exposure parameters with the roles of users and items swapped."""
+    by_user, by_item = α
+    if by_item is None and np.ndim(likelihood.exposure_parameter) == 0:
+        by_item = np.full(n_items, by_user[0])
+    return (by_user, by_user) if by_item is None else (by_item, None)
+
+
+def fold_parameters(likelihood: Likelihood) -> tuple[NDArray[np.float64], bool, int, NDArray[np.float64]]:
+    """Return what `fold.fold_rows` needs of a likelihood; parameters are rows × columns, either of which may be 1."""
+    check_kind(likelihood)
+    exposure, scale = (
+        np.array(value, np.float64, ndmin=2) for value in (likelihood.exposure_parameter, likelihood.events_scale)
+    )
+    return exposure, isinstance(likelihood, ZeroInflatedPoisson), LAWS.get(likelihood.kind, 0), scale
+
+
+def _exposure_loops(likelihood: Likelihood) -> ModuleType:
+    """Return the loops for the likelihood's exposures."""
+    return inflated if isinstance(likelihood, ZeroInflatedPoisson) else kernels
+
+
+def _law(likelihood: Likelihood) -> tuple[int | None, NDArray[np.float64] | None]:
+    """Return the number by which compiled code knows the likelihood's events, and their scales; None for counts."""
+    law = LAWS.get(likelihood.kind)
+    return law, None if law is None else np.array(likelihood.events_scale, np.float64, ndmin=2)

@@ -1,5 +1,6 @@
 """What stays on the device between sweeps: the counts both ways round, and factors that are fetched on demand."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -100,7 +101,7 @@ class ResidentGamma(Resident, Gamma):
             return super().divergence(prior)
         (n_rows, n_components), (mean, log, entropy) = self.dimensions, self._totals
         log_normalizer = n_rows * n_components * (prior.shape * np.log(prior.rate) - gammaln(prior.shape))
-        return float(-entropy - (log_normalizer + (prior.shape - 1) * log - prior.rate * mean))
+        return max(float(-entropy - (log_normalizer + (prior.shape - 1) * log - prior.rate * mean)), 0.0)
 
 
 def tables(factor: Factor, device: Any) -> tuple[Tensor, Tensor]:
@@ -219,6 +220,19 @@ class RowCounts:
         """The user of each non-zero."""
         users = torch.arange(self.shape[0], device=self.indptr.device)
         return torch.repeat_interleave(users, torch.diff(self.indptr))
+
+    def stretches(self, most: int) -> Iterator[slice]:
+        """The non-zeros in their order, at most so many at a time."""
+        return (slice(start, start + most) for start in range(0, len(self.columns), most))
+
+    def rows_of(self, cells: slice) -> Tensor:
+        """Return the users of a stretch of non-zeros."""
+        places = torch.arange(*cells.indices(len(self.columns)), device=self.indptr.device)
+        return torch.searchsorted(self.indptr, places, right=True) - 1
+
+    def of_cells(self, cells: slice, by_user: Tensor, by_item: Tensor | None) -> Tensor:
+        """Return a parameter of a stretch of non-zeros: their users', or their items' where those have their own."""
+        return by_user[self.rows_of(cells)] if by_item is None else by_item[self.columns[cells].long()]
 
 
 @dataclass(frozen=True)

@@ -13,17 +13,20 @@ import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 
-from nbmf.backends import LEAST_INTENSITY, Array, FoldJob, Folds, Given, Sums, UserSums, check_kind
+from nbmf.backends import LEAST_INTENSITY, Array, FoldJob, Folds, Given, Sums, UserSums, check_kind, group_means
 from nbmf.backends.counts import BLOCK_ON_DEVICE, Counts
 from nbmf.backends.gpu import arrays
 from nbmf.backends.gpu import passes as torch_passes
 from nbmf.backends.gpu.arrays import ResidentCounts, RowCounts, Tensor, Tiles, tables, to_device
 from nbmf.backends.gpu.clusters import cluster_rows
+from nbmf.backends.gpu.events import LAWS, allocate_events
 from nbmf.backends.gpu.fold import Rows, batches, fetch, joined, settle
+from nbmf.backends.gpu.inflated import Inflated
 from nbmf.backends.gpu.topk import best
 from nbmf.backends.slopes import SHAPES, Concentrations, Pair, of_stored, of_unseen
 from nbmf.model.factors import Factor, Gamma, Point, Prior, largest
-from nbmf.model.likelihood import Likelihood, Poisson
+from nbmf.model.family import ZeroInflatedPoisson
+from nbmf.model.likelihood import Likelihood, NegativeBinomial
 from nbmf.model.ties import Ties, tie_items
 
 Tables = tuple[Pair, Pair, Likelihood, Ties | None]  # `Given` with the mean and the geometric mean of each factor
@@ -67,18 +70,25 @@ class Gpu:
         """Infer allocations and exposures, and sum them for each user."""
         check_kind(given.likelihood)
         users, items = (tables(factor, self._device) for factor in (given.users, given.items))
-        α = self._concentrations(given.likelihood, len(users[0]), users[0].dtype)
-        return self._infer(self._resident(counts), (users, items, given.likelihood, given.ties), α, sums=sum_users)
+        given_there = (users, items, given.likelihood, given.ties)
+        parameters = self._parameters(given.likelihood, len(users[0]), users[0].dtype)
+        return self._infer(self._resident(counts), given_there, parameters, sums=sum_users)
 
     def _infer(
-        self, data: RowCounts, given: Tables, α: Concentrations | None, *, sums: bool, tile_type: Any = None
+        self, data: RowCounts, given: Tables, α: Concentrations, *, sums: bool, tile_type: Any = None
     ) -> ResidentExpectation:
-        """`expect` with the α of these users; a `tile_type` is that of products over every cell without logarithms."""
-        W, H, _, ties = given
+        """`expect` with the `_parameters` of these users; a `tile_type` is that of products without logarithms."""
+        W, H, likelihood, ties = given
         passes, own = self._passes(W[0], ties), W[0].dtype
-        shares, allocated, *logs = passes.allocate(data, W[1], H[1], float(LEAST_INTENSITY[_on_host(own)]), sums)
+        exposures, least = _exposures(passes, likelihood), float(LEAST_INTENSITY[_on_host(own)])
+        if likelihood.kind in LAWS:
+            shares = passes.intensities(data, W[1], H[1]).clamp_min_(least)
+            logs = [allocate_events(data, shares, likelihood.kind, α)]
+            allocated = passes.sum_users(data, shares, H[1]).mul_(W[1]) if sums else None
+        else:
+            shares, allocated, *logs = passes.allocate(data, W[1], H[1], least, sums)
         excess = unseen = exposed = None
-        if α is None:
+        if not likelihood.has_exposure:
             if data.has_unknown:
                 left_out = passes.sum_users(data, (data.values < 0).double(), H[0].double())
                 exposed = torch_passes.sum_known(left_out, *_unknown(data), H[0])
@@ -88,15 +98,16 @@ class Gpu:
                 log = -self._sum_rows(W[0]) @ exposed[0]
             exposed = exposed.to(own)
         elif ties is None:
-            excess, of_stored_cells, log = passes.expose(data, W[0], H[0], *α, sums)
+            excess, of_stored_cells, log = exposures.expose(data, W[0], H[0], *α, sums)
             logs.append(log)
-            tiles = Tiles(*(None if table is None else table.to(tile_type or own) for table in (W[0], H[0], H[0], *α)))
-            exposed, log = passes.expose_tiles(tiles, logs=tile_type is None, sums=sums, precision=self.precision)
+            means, weights = (table.to(tile_type or own) for table in (W[0], H[0]))
+            tiles = Tiles(means, weights, weights, *α)
+            exposed, log = exposures.expose_tiles(tiles, logs=tile_type is None, sums=sums, precision=self.precision)
             exposed = (exposed + of_stored_cells).clamp_min_(0) if sums else None  # unknown cells were taken off
         else:
             clusters = self._clusters(ties, data)
             cluster_sums = self._sum_clusters(H[0], clusters)
-            excess, unseen, log = passes.tie(data, W[0], H[0], W[0] @ cluster_sums.T, clusters, α[0])
+            excess, unseen, log = exposures.tie(data, W[0], H[0], W[0] @ cluster_sums.T, clusters, α[0])
             if sums:
                 # A_uc S_c has the seen cells too, which the excess has taken off; below 0 is rounding
                 of_stored_cells = passes.sum_users(data, excess, H[0])
@@ -110,20 +121,18 @@ class Gpu:
         data, means = self._resident(counts), tables(users, self._device)[0]
         passes = self._passes(means, ties)
         allocated, of_stored_cells = passes.sum_items(data, expectation.shares, geometric, excess, means)
-        allocated *= items[1]
-        α = self._concentrations(likelihood, len(old_means), old_means.dtype)
-        if α is None:
+        allocated = torch_passes.finite(allocated).mul_(items[1])
+        if not likelihood.has_exposure:
             exposed = self._sum_rows(means)[None, :]
             if data.has_unknown:
                 left_out = passes.sum_items(data, (data.values < 0).double(), means.double(), None, None)[0]
                 exposed = torch_passes.sum_known(left_out, *_unknown(data)[::-1], means)
             return Sums(allocated, exposed.to(means.dtype))
         if ties is None:
-            by_user, by_item = α
-            if by_item is None and np.ndim(likelihood.concentration) == 0:
-                by_item = torch.full_like(items[0][:, 0], float(by_user[0]))
-            tiles = Tiles(items[0], old_means, means, *((by_user, by_user) if by_item is None else (by_item, None)))
-            exposed, _ = passes.expose_tiles(tiles, logs=False, sums=True, precision=self.precision)
+            α = self._parameters(likelihood, len(old_means), old_means.dtype)
+            tiles = Tiles(items[0], old_means, means, *_turned(α, likelihood, len(items[0])))
+            exposures = _exposures(passes, likelihood)
+            exposed, _ = exposures.expose_tiles(tiles, logs=False, sums=True, precision=self.precision)
             return Sums(allocated, (exposed + of_stored_cells).clamp_min_(0))
         of_clusters = self._sum_rows(means, expectation.unseen).to(means.dtype)
         return Sums(allocated, passes.add_shared(of_stored_cells, of_clusters, self._clusters(ties, data).labels))
@@ -151,8 +160,8 @@ class Gpu:
     def slopes(self, counts: Counts, expectation: ResidentExpectation, group: str) -> Pair:
         """∂/∂α and ∂²/∂α² of the log-evidence: of all cells as if their counts were 0, corrected in the stored ones."""
         data, ((users, _), (items, _), likelihood, ties) = self._resident(counts), expectation.given
-        α = self._concentrations(likelihood, len(users), torch.float64)
-        if α is None or expectation.excess is None:
+        α = self._parameters(likelihood, len(users), torch.float64)
+        if likelihood.learns_from != "slopes" or expectation.excess is None:
             raise TypeError(f"{type(likelihood).__name__} has no concentration to learn")
         (by_user, by_item), rows, columns, shared = α, data.rows, data.columns.long(), None
         if ties is None:
@@ -165,10 +174,29 @@ class Gpu:
             shared = unseen[rows, clusters.labels[columns].long()]
             zeros = of_unseen(unseen, clusters.n_unseen, by_user, torch)
         of_cells = by_user[rows] if by_item is None else by_item[columns]
-        stored = of_stored(data.values.double(), expectation.excess.double(), of_cells, shared, torch)
+        eps = torch.finfo(expectation.excess.dtype).eps
+        stored = of_stored(data.values.double(), expectation.excess.double(), of_cells, shared, eps, torch)
         sums = [data.add_up(values, group) for values in stored]
         first, second = (a + (b.sum() if group == "all" else b) for a, b in zip(sums, zeros, strict=True))
         return first.cpu().numpy().reshape(SHAPES[group]), second.cpu().numpy().reshape(SHAPES[group])
+
+    def mean_exposure(self, counts: Counts, expectation: ResidentExpectation, group: str) -> NDArray[np.float64]:
+        """Return the mean of ⟨a⟩ over known cells: of all as if their counts were 0, corrected in the stored ones."""
+        data, ((users, _), (items, _), likelihood, ties) = self._resident(counts), expectation.given
+        if not likelihood.has_exposure or expectation.excess is None:
+            raise TypeError(f"{type(likelihood).__name__} has no exposures to learn from")
+        by_item = group == "item"
+        if ties is not None:
+            unseen, clusters = to_device(expectation.unseen, self._device).double(), self._clusters(ties, data)
+            sums = unseen.sum(0)[clusters.labels.long()] if by_item else unseen @ clusters.sizes.double()
+        else:
+            α = self._parameters(likelihood, len(users), users.dtype)
+            sides = (items, users, *_turned(α, likelihood, len(items))) if by_item else (users, items, *α)
+            tiles = Tiles(*sides[:2], torch.ones_like(sides[1][:, :1]), *sides[2:])
+            exposures = _exposures(torch_passes, likelihood)  # Triton's kernel has weights for K components
+            sums = exposures.expose_tiles(tiles, logs=False, sums=True)[0][:, 0].double()
+        sums += data.add_up(expectation.excess.double(), "item" if by_item else "user")
+        return group_means(sums.cpu().numpy(), counts.n_known(0 if by_item else 1), group)
 
     def fold(self, job: FoldJob) -> Folds:
         """Fold rows in, the other side's factor held fixed, in batches that bound the memory."""
@@ -177,12 +205,12 @@ class Gpu:
         means, geometric_means = tables(job.factor, self._device)
         own, n_components, passes = means.dtype, means.shape[1], self._passes(means, None)
         H = means.double(), geometric_means.double()
-        α = self._concentrations(job.likelihood, len(job.start), torch.float64)
+        of_rows, of_columns = self._parameters(job.likelihood, len(job.start), torch.float64)
 
         def update(data: RowCounts, rows: Rows) -> Rows:
             given = (rows.mean, rows.geometric_mean), H, job.likelihood, job.ties
-            αs = None if α is None else (rows.concentrations.ravel(), α[1])
-            sums: Any = self._infer(data, given, αs, sums=True, tile_type=own).user_sums
+            parameters = rows.parameters.ravel(), of_columns
+            sums: Any = self._infer(data, given, parameters, sums=True, tile_type=own).user_sums
             allocated, exposed = sums
             rates = rows.rates
             if not isinstance(job.factor, Gamma):
@@ -191,15 +219,15 @@ class Gpu:
                 if np.ndim(prior.rate):
                     rates = shape * n_components / rows.mean.sum(1, keepdim=True).clamp_min(job.least_sum)
                 mean, geometric_mean, *_ = passes.gamma_moments(shape, rates, allocated, exposed)
-            return Rows(mean, geometric_mean, allocated, exposed, rates, rows.concentrations, rows.steps + 1)
+            return Rows(mean, geometric_mean, allocated, exposed, rates, rows.parameters, rows.steps + 1)
 
         parts = []
         for part in batches(job.counts.indptr, n_components, 0 if job.ties is None else job.ties.n_clusters):
             data = RowCounts.copied(job.counts[part], self._device, LONGEST_RUN)
             start = to_device(job.start[part], self._device)
             nothing, ones = torch.zeros_like(start), torch.ones_like(start[:, :1])
-            rates, of_rows = ones * float(np.ravel(prior.rate)[0]), ones if α is None else α[0][part, None]
-            rows = Rows(start, start, nothing, nothing, rates, of_rows, torch.zeros_like(ones, dtype=torch.int64))
+            rates, steps = ones * float(np.ravel(prior.rate)[0]), torch.zeros_like(ones, dtype=torch.int64)
+            rows = Rows(start, start, nothing, nothing, rates, of_rows[part, None], steps)
             parts.append(fetch(settle(data, rows, update, job.tol, job.most), job, passes, own))
         self._kept.clear()
         return joined(parts)
@@ -217,13 +245,16 @@ class Gpu:
         fits = ties is None or ties.n_clusters <= triton_passes.MOST_CLUSTERS
         return triton_passes if fits and table.shape[1] <= triton_passes.MOST_COMPONENTS else torch_passes
 
-    def _concentrations(self, likelihood: Likelihood, n_users: int, dtype: Any) -> Concentrations | None:
-        """Return the α of each user, and of each item where those have their own; None for Poisson: exposures are 1."""
-        if isinstance(likelihood, Poisson):
-            return None
-        α = np.atleast_2d(np.asarray(likelihood.concentration, np.float64))
-        on_device = self._column(α).ravel().to(dtype)
-        if α.shape[1] > 1:
+    def _parameters(self, likelihood: Likelihood, n_users: int, dtype: Any) -> Concentrations:
+        """Return the α or π of each user, and of each item where those have their own, or what λ is multiplied by.
+
+        All but α are in double precision: in single, π near 1 would be 1.
+        """
+        value = likelihood.exposure_parameter if likelihood.has_exposure else likelihood.events_scale
+        values = np.atleast_2d(np.asarray(value, np.float64))
+        dtype = dtype if isinstance(likelihood, NegativeBinomial) else torch.float64
+        on_device = self._column(values).ravel().to(dtype)
+        if values.shape[1] > 1:
             return torch.ones(n_users, dtype=dtype, device=self._device), on_device
         return on_device.expand(n_users).contiguous(), None
 
@@ -271,6 +302,19 @@ class Gpu:
     @cached_property
     def _device(self) -> Any:
         return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def _exposures(passes: Any, likelihood: Likelihood) -> Any:
+    """Return the passes for the likelihood's exposures."""
+    return Inflated(passes) if isinstance(likelihood, ZeroInflatedPoisson) else passes
+
+
+def _turned(α: Concentrations, likelihood: Likelihood, n_items: int) -> Concentrations:
+    """Return exposure parameters with the roles of users and items swapped."""
+    by_user, by_item = α
+    if by_item is None and np.ndim(likelihood.exposure_parameter) == 0:
+        by_item = by_user[:1].expand(n_items).contiguous()
+    return (by_user, by_user) if by_item is None else (by_item, None)
 
 
 def _unknown(data: RowCounts) -> tuple[Tensor, Tensor]:

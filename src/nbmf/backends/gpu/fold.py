@@ -24,14 +24,16 @@ CLUSTER_BYTES = 32  # of a row and cluster
 
 
 class Rows(NamedTuple):
-    """Rows after some updates: moments and the sums of the last one, rows × K, prior rates, α and steps, rows × 1."""
+    """Rows after some updates: moments and the sums of the last one, rows × K, prior rates, parameters of the
+    likelihood (α or π, or what λ is multiplied by) and steps, rows × 1.
+    """
 
     mean: Tensor
     geometric_mean: Tensor
     allocated: Tensor
     exposed: Tensor
     rates: Tensor
-    concentrations: Tensor
+    parameters: Tensor
     steps: Tensor
 
 

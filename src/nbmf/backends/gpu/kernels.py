@@ -33,9 +33,12 @@ def _store_sums(slot, row, total, sums, partials, k, K: tl.constexpr):
 @compiled
 def allocate_runs(
     run_row, run_first, run_last, run_slot, columns, values, users, items, least, shares, sums, partials,
-    K: tl.constexpr, BLOCK_K: tl.constexpr, STEP: tl.constexpr, SUMS: tl.constexpr,
+    K: tl.constexpr, BLOCK_K: tl.constexpr, STEP: tl.constexpr, SUMS: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
-    """`passes.allocate`, one run per program; logarithms, which would fill the registers, are left to `log_shares`."""
+    """`passes.allocate`, one run per program; logarithms, which would fill the registers, are left to `log_shares`.
+
+    MOST is the largest finite number, where sums are cut short.
+    """
     run = tl.program_id(0)
     row, first, last = tl.load(run_row + run).to(tl.int64), tl.load(run_first + run), tl.load(run_last + run)
     k = tl.arange(0, BLOCK_K)
@@ -48,12 +51,12 @@ def allocate_runs(
         h = tl.load(items + column[:, None] * K + k[None, :], mask=inside[:, None] & (k < K)[None, :], other=0.0)
         intensity = tl.maximum(tl.sum(h * w[None, :], axis=1), tl.load(least))
         y = tl.maximum(tl.load(values + p, mask=inside, other=0.0), 0.0)
-        share = y / intensity
+        share = tl.minimum(y / intensity, MOST)
         tl.store(shares + p, share, mask=inside)
         if SUMS:
             total += tl.sum(share[:, None] * h, axis=0)
     if SUMS:
-        _store_sums(tl.load(run_slot + run).to(tl.int64), row, total * w, sums, partials, k, K)
+        _store_sums(tl.load(run_slot + run).to(tl.int64), row, tl.minimum(total, MOST) * w, sums, partials, k, K)
 
 
 @compiled

@@ -26,11 +26,25 @@ def allocate(counts: RowCounts, users: Tensor, items: Tensor, least: float, sum_
         near = items[counts.columns[cells]]
         λ = (torch.repeat_interleave(users[rows], lengths, dim=0) * near).sum(dim=1).clamp_min(least)
         y = counts.values[cells].clamp_min(0)
-        shares[cells] = y / λ
+        shares[cells] = finite(y / λ)
         total += (y.double() * λ.double().log()).sum()
         if sum_users:
-            allocated[rows] = users[rows] * _row_sums(shares[cells, None] * near, lengths)
+            allocated[rows] = users[rows] * finite(_row_sums(shares[cells, None] * near, lengths))
     return shares, allocated if sum_users else None, total
+
+
+def intensities(counts: RowCounts, users: Tensor, items: Tensor) -> Tensor:
+    """Σ_k of the user's times the item's numbers, for each non-zero."""
+    found = torch.empty_like(counts.values)
+    for rows, cells, lengths in _blocks(counts.indptr, users.shape[1]):
+        own = torch.repeat_interleave(users[rows], lengths, dim=0)
+        found[cells] = (own * items[counts.columns[cells]]).sum(dim=1)
+    return found
+
+
+def finite(values: Tensor) -> Tensor:
+    """Cut short, in place, what has overflowed, as its product with a 0 is no number."""
+    return values.clamp_max_(torch.finfo(values.dtype).max)
 
 
 def sum_known(left_out: Tensor, rows: Tensor, columns: Tensor, means: Tensor) -> Tensor:
@@ -109,9 +123,9 @@ def expose_tiles(tiles: Tiles, *, logs: bool, sums: bool, precision: str = "floa
     """Exact exposures as if every count were 0: Σ over columns of α/(α+μ) weights, and −Σ α ln(1 + μ/α) if wanted."""
     rows, columns, weights, α_rows, α_columns = tiles
     exposed, total = torch.zeros(len(rows), weights.shape[1], dtype=rows.dtype, device=rows.device), _zero(rows)
-    for block in _row_blocks(len(rows), len(columns)):
+    for block in row_blocks(len(rows), len(columns)):
         μ = rows[block] @ columns.T
-        α = α_rows[block, None] if α_columns is None else α_columns[None, :]
+        α = (α_rows[block, None] if α_columns is None else α_columns[None, :]).to(μ.dtype)
         if logs:
             total -= (α.double() * torch.log1p(μ.double() / α.double())).sum()
         if sums:
@@ -122,7 +136,7 @@ def expose_tiles(tiles: Tiles, *, logs: bool, sums: bool, precision: str = "floa
 def slope_tiles(rows: Tensor, columns: Tensor, α_rows: Tensor) -> Pair:
     """∂/∂α and ∂²/∂α² of −α ln(1 + μ/α), summed over each row's cells as if every count were 0."""
     slope, curvature = (torch.zeros(len(rows), dtype=torch.float64, device=rows.device) for _ in range(2))
-    for block in _row_blocks(len(rows), len(columns)):
+    for block in row_blocks(len(rows), len(columns)):
         μ, α = (rows[block] @ columns.T).double(), α_rows[block, None]
         share = μ / (α + μ)
         slope[block] = (share - torch.log1p(μ / α)).sum(dim=1)
@@ -134,7 +148,7 @@ def gamma_moments(prior_shape: float, prior_rates: Tensor, allocated: Tensor, ex
     """Moments of Gamma(prior shape + allocated, prior rate + exposed)."""
     mean, geometric_mean = torch.empty_like(allocated), torch.empty_like(allocated)
     found = torch.empty(3, len(allocated), dtype=torch.float64, device=allocated.device)
-    for block in _row_blocks(*allocated.shape):
+    for block in row_blocks(*allocated.shape):
         a = prior_shape + allocated[block].double()
         rates = prior_rates[block] if len(prior_rates) > 1 else prior_rates
         b = rates.double() + (exposed[block] if len(exposed) > 1 else exposed).double()
@@ -175,6 +189,7 @@ def _blocks(indptr: Tensor, width: int) -> Iterator[tuple[slice, slice, Tensor]]
         yield slice(start, stop), slice(on_host[start], on_host[stop]), torch.diff(indptr[start : stop + 1])
 
 
-def _row_blocks(n_rows: int, width: int) -> Iterator[slice]:
-    step = max(1, BLOCK_ENTRIES // max(width, 1))
+def row_blocks(n_rows: int, width: int, most: int = BLOCK_ENTRIES) -> Iterator[slice]:
+    """Stretches of rows that together have at most so many entries, or one row."""
+    step = max(1, most // max(width, 1))
     return (slice(top, top + step) for top in range(0, n_rows, step))

@@ -38,7 +38,7 @@ def allocate(counts: RowCounts, users: Tensor, items: Tensor, least: float, sum_
     sums, partials, _ = _places(runs, users)
     least_of = torch.full((1,), least, dtype=users.dtype, device=users.device)
     arguments = (counts.columns, counts.values, users, items, least_of, shares, sums, partials)
-    settings = {**_sizes(users), "STEP": STEP, "SUMS": sum_users}
+    settings = {**_sizes(users), "STEP": STEP, "SUMS": sum_users, "MOST": torch.finfo(users.dtype).max}
     _launch(kernels.allocate_runs, len(runs.row), WARPS, *runs[:4], *arguments, **settings)
     n_blocks = triton.cdiv(len(shares), LOG_BLOCK)
     logs = torch.empty(n_blocks, dtype=torch.float64, device=users.device)
@@ -57,12 +57,18 @@ def expose(counts: RowCounts, users: Tensor, items: Tensor, α_users: Tensor, α
     return excess, _join(runs, partials, sums) if sum_users else None, logs.sum()
 
 
-def tie(counts: RowCounts, users: Tensor, items: Tensor, mass: Tensor, clusters: Clusters, α_users: Tensor) -> Found:
-    """Eq. (update_a) for tied exposures; `mass` becomes A_uc."""
-    runs, excess = counts.user_runs, torch.empty_like(counts.values)
-    walk = (*runs[:4], counts.columns, counts.values, users, items, α_users, excess, users, users, users)
+def intensities(counts: RowCounts, users: Tensor, items: Tensor) -> Tensor:
+    """Σ_k of the user's times the item's numbers, for each non-zero."""
+    runs, found = counts.user_runs, torch.empty_like(counts.values)
+    walk = (*runs[:4], counts.columns, counts.values, users, items, users, found, users, users, users)
     settings = {**_sizes(users), "STEP": STEP, "SUMS": False, "BY_ITEM": False, "PLAIN": True}
     _launch(kernels.expose_runs, len(runs.row), WARPS, *walk, **settings)
+    return found
+
+
+def tie(counts: RowCounts, users: Tensor, items: Tensor, mass: Tensor, clusters: Clusters, α_users: Tensor) -> Found:
+    """Eq. (update_a) for tied exposures; `mass` becomes A_uc."""
+    excess = intensities(counts, users, items)
     logs = torch.empty(len(users), dtype=torch.float64, device=users.device)
     labels, n_unseen, size = clusters.labels, clusters.n_unseen, mass.shape[1]
     arguments = (counts.indptr, counts.columns, counts.values, labels, n_unseen, α_users, excess, mass, logs)
@@ -103,6 +109,7 @@ def add_shared(exposed: Tensor, of_clusters: Tensor, labels: Tensor) -> Tensor:
 def expose_tiles(tiles: Tiles, *, logs: bool, sums: bool, precision: str = "float32") -> tuple[Tensor | None, Tensor]:
     """Exact exposures over every cell; tiles never leave the chip."""
     rows, columns, weights, α_rows, α_columns = tiles
+    α_rows, α_columns = α_rows.to(rows.dtype), None if α_columns is None else α_columns.to(rows.dtype)
     block_k = max(16, triton.next_power_of_2(rows.shape[1]))
     if rows.dtype == torch.float64 or block_k > MOST_TILED:
         return passes.expose_tiles(tiles, logs=logs, sums=sums)
