@@ -265,6 +265,35 @@ def test_the_model_view_says_whether_the_fit_converged(served, visit, tmp_path):
         visit(client, "#/fit").wait_for_selector(".verdict.good >> text=Converged")
 
 
+def test_the_model_view_says_whether_the_model_fits(visit, tmp_path):
+    """Findings as the model has them, and a cross for every statistic that is off."""
+    bursts = nbmf.PoissonMF(3, max_iter=40, tol=0, random_state=0)
+    write_model(tmp_path / "model.nbmf", bursts)
+    with serving(tmp_path / "model.nbmf") as client:
+        found = client.get("/api/check")
+        page = visit(client, "#/fit")
+        page.wait_for_selector("text=Does it fit?")
+        page.wait_for_selector(".panel .main-svg >> nth=3")
+        shown = [row.inner_text() for row in page.query_selector_all(".findings li")]
+        assert shown == [f"{text[0].upper()}{text[1:]}." for text in found["findings"]]
+        assert shown
+        marks = [mark for panel in found["panels"] for mark in panel["marks"]]
+        drawn = "[...document.querySelectorAll('.panel')].map((panel) => panel.data.map((trace) => trace.x.length))"
+        counts = page.evaluate(drawn)
+        assert sum(panel[4] for panel in counts) == sum(not mark["fits"] for mark in marks)
+        assert sum(panel[3] for panel in counts) == sum(mark["fits"] for mark in marks)
+        assert [row.inner_text() for row in page.query_selector_all("#main figcaption")] == [
+            panel["title"] for panel in found["panels"]
+        ]
+        page.click("summary >> text=Observed and expected")
+        assert len(page.query_selector_all("section[aria-labelledby=check-title] tbody tr")) == len(marks)
+    write_model(tmp_path / "right.nbmf", nbmf.NBMF(3, input="log1p", max_iter=9, random_state=0))
+    with serving(tmp_path / "right.nbmf") as client:
+        page = visit(client, "#/fit")
+        page.wait_for_selector(".chart .main-svg")
+        assert not page.query_selector("text=Does it fit?")
+
+
 def test_factors_are_found_by_any_of_their_items(served, visit):
     page = visit(served, "#/factors")
     page.wait_for_selector(".factor")

@@ -36,6 +36,7 @@ ASKED = {  # one request per route
     "/api/map": {},
     "/api/counts": {},
     "/api/fit": {},
+    "/api/check": {},
     "/health": {},
     "/ready": {},
     "/metrics": {},
@@ -81,6 +82,7 @@ def test_answers_are_the_views(client, views):
     assert client.get("/api/factors") == views.factors
     assert client.get("/api/map") == views.map
     assert client.get("/api/fit") == views.fit()
+    assert client.get("/api/check") == views.check
     assert client.get("/api/counts") == views.count_sizes
     assert client.get("/api/item", item=104, n=2) == views.item("104", 2)
     assert client.get("/api/search/factors", q="blue") == views.search_factors("blue")

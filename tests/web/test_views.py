@@ -72,6 +72,25 @@ def test_a_basket_of_a_users_counts_is_like_that_user(views):
     assert USER in model.users_[np.argsort(distance)[:3]]
 
 
+def test_the_check_is_the_models_own(views):
+    answer, found = views.check, views.model.check()
+    assert answer["fits"] == found.fits
+    assert answer["findings"] == list(found.findings)
+    assert [panel["title"] for panel in answer["panels"]] == [panel.title for panel in found.panels]
+    marks = [mark for panel in answer["panels"] for mark in panel["marks"]]
+    assert len(marks) == len(found.statistics)
+    assert sum(not mark["fits"] for mark in marks) == sum(not each.fits for each in found.statistics)
+    json.dumps(answer, allow_nan=False)
+    assert views.check is answer  # computed once
+
+
+def test_logarithms_have_nothing_to_check():
+    views = Views(nbmf.NBMF(3, input="log1p", max_iter=9, random_state=0).fit(plays()), "mark")
+    assert not views.card()["can"]["check"]
+    with pytest.raises(NoAnswerError, match="cannot answer: check"):
+        _ = views.check
+
+
 def test_parts_add_up_whatever_is_listed(views):
     found = views.model.explain(USER, ITEM)
     for n in (1, 3, 1000):
@@ -241,6 +260,7 @@ def test_a_model_answers_what_it_has_and_no_more():
         lambda: views.factors,
         lambda: views.map,
         views.fit,
+        lambda: views.check,
         lambda: views.recommend_for({}, 1),
         lambda: views.similar_users(USER, 1),
     ):
@@ -255,7 +275,7 @@ def test_a_model_without_factors(target):
     views.warm_up()
     lacking = {name for name, has in views.abilities.items() if not has}
     distributions = set() if target == "counts" else {"predictive", "predictive_for"}
-    assert lacking == {"exposures", "factors", "map", "similar_users"} | distributions
+    assert lacking == {"exposures", "factors", "map", "similar_users", "check"} | distributions
     assert views.card()["scores_are_counts"] == (target == "counts")
     assert views.item(USER_ITEM, 1)["factors"] == views.history(USER, 1)["factors"] == []
     assert views.fit()["tol"] is None  # its tol is no relative gain

@@ -226,6 +226,10 @@ def _add_answers(app: FastAPI, served: ServedModel, ask: Callable[..., Awaitable
     async def counts() -> Response:
         return await ask(lambda views: views.count_sizes)
 
+    @app.get("/api/check", response_model=schema.Whole, summary="Say what of its data the model does not fit")
+    async def check() -> Response:
+        return await ask(lambda views: views.check)
+
     @app.get("/api/fit", response_model=schema.Whole, summary="Return the objective after each sweep of the fit")
     async def fit() -> Response:
         return await ask(lambda views: views.fit())

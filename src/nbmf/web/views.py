@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from nbmf.data.ids import Lookup
+from nbmf.web.criticism import abilities, criticism
 from nbmf.web.item_map import SHOWN_SHARES, Factors, draw_map, sizes_of
 from nbmf.web.names import Index
 
@@ -31,22 +32,6 @@ class NoAnswerError(Exception):
 
 class UnknownIdError(NoAnswerError):
     """The model does not have this user or item."""
-
-
-def abilities(model: Any) -> dict[str, bool]:
-    """Return which questions a model can answer."""
-    has_factors = hasattr(model, "user_factors_") and hasattr(model, "item_factors_")
-    # item–item models of other targets have no concentration, and logarithms no distribution of counts
-    models_counts = hasattr(model, "concentration_") and getattr(model.result_, "target", "counts") != "log1p"
-    methods = ("explain", "explain_for", "recommend_for", "similar_items", "similar_users")
-    return {
-        **{name: hasattr(model, name) for name in methods},
-        **{name: models_counts and hasattr(model, name) for name in ("predictive", "predictive_for")},
-        "exposures": hasattr(model, "exposures") and hasattr(model, "exposure_"),  # of a Poisson model they are all 1
-        "factors": has_factors,
-        "map": has_factors,
-        "fit": len(getattr(model, "objective_", ())) > 0,
-    }
 
 
 class Views:
@@ -114,6 +99,12 @@ class Views:
         seconds = list(self.seconds) if self.seconds and len(self.seconds) == len(objective) else None
         tol = plain(self.model.tol) if self.abilities["factors"] else None
         return {"model": self.mark, "objective": objective, "seconds": seconds, "tol": tol}
+
+    @cached_property
+    def check(self) -> Plain:
+        """What of the data the model does not fit, and the statistics that say so."""
+        self._need("check")
+        return {"model": self.mark, **criticism(self.model)}
 
     @cached_property
     def count_sizes(self) -> Plain:

@@ -1,7 +1,8 @@
-// The fit: whether it converged, the counts it was fitted to, and facts about the model.
+// The fit: whether it fits, whether it converged, the counts it was fitted to, and facts about the model.
 
 import { get } from "./api.js";
 import { colour, draw, drawSizes } from "./charts.js";
+import { showCheck } from "./check.js";
 import { count, fill, h, number, numberTable, say } from "./dom.js";
 
 const exact = (value) => value.toLocaleString("en", { maximumFractionDigits: 1 });
@@ -10,6 +11,7 @@ export function showFit(main, card) {
   document.title = "Model · nbmf";
   const went = h("section", { className: "card", "aria-labelledby": "went-title" });
   const sizes = h("section", { className: "card", "aria-labelledby": "sizes-title" });
+  const fits = h("section", { className: "card", "aria-labelledby": "check-title" });
   main.replaceChildren(
     h(
       "div",
@@ -21,8 +23,14 @@ export function showFit(main, card) {
         h("p", { className: "facts" }, `${count(card.n_counts)} counts of ${count(card.n_users)} users and ${count(card.n_items)} items`),
       ),
     ),
-    h("div", { className: "pair" }, h("div", { className: "stack" }, card.can.fit && went, sizes), about(card)),
+    h(
+      "div",
+      { className: "stack" },
+      card.can.check && fits,
+      h("div", { className: "pair" }, h("div", { className: "stack" }, card.can.fit && went, sizes), about(card)),
+    ),
   );
+  if (card.can.check) showCheck(fits);
   fill(sizes, get("counts"), () => [
     h("h2", { id: "sizes-title" }, "Counts by size"),
     h("p", { className: "hint" }, "Share of the nonzero training counts of each size."),
