@@ -44,7 +44,21 @@ def test_demo_names_an_unknown_household(groceries):
     assert "999999 is not among the 2250 households" in result.output
 
 
-COMMANDS = {"demo", "fit", "plan", "recommend", "evaluate", "compare", "tune", "reproduce", "serve", "explore", "warm"}
+COMMANDS = {
+    "demo",
+    "fit",
+    "plan",
+    "recommend",
+    "check",
+    "evaluate",
+    "compare",
+    "choose",
+    "tune",
+    "reproduce",
+    "serve",
+    "explore",
+}
+COMMANDS |= {"warm"}
 
 
 def test_help_lists_every_command_with_a_sentence():

@@ -9,6 +9,7 @@ import pytest
 import helpers
 import nbmf
 from nbmf.backends.cost import Sizes
+from nbmf.cli.options import make_model
 from nbmf.cli.plan import _row
 from nbmf.inference import timing
 
@@ -18,7 +19,7 @@ typed = partial(helpers.typed, "plan")
 @pytest.fixture
 def quick(monkeypatch):
     """A clock that counts the work of a sweep instead of seconds."""
-    monkeypatch.setattr(timing, "_timed", lambda samples, sizes, backend: [3.0 + each.nnz * 0.5 for each in samples])
+    monkeypatch.setattr(timing, "_timed", lambda samples, *_: [3.0 + each.nnz * 0.5 for each in samples])
 
 
 def test_json_has_every_way_to_expose(plays, monkeypatch):
@@ -35,6 +36,30 @@ def test_json_has_every_way_to_expose(plays, monkeypatch):
         assert each["backend"] == "cpu"
         assert each["machines"] == 1
         assert 0 < each["seconds_per_sweep"] < 5
+
+
+@pytest.mark.parametrize(
+    ("model", "exposures"),
+    [
+        ("poisson", ["none"]),
+        ("binary", ["none"]),
+        ("compound", ["none"]),
+        ("compound-geometric", ["none"]),
+        ("zero-inflated", ["tied", "exact"]),
+        ("robust", ["none"]),
+        ("bernoulli", ["none"]),
+    ],
+)
+def test_every_model_can_be_planned(plays, monkeypatch, model, exposures):
+    """With sweeps of its own likelihood, on the form of the counts that it sees."""
+    monkeypatch.setattr(timing, "TIMED_SECONDS", 0.0)
+    seen, sweep = [], timing._sweep
+    monkeypatch.setattr(timing, "_sweep", lambda matrix, *rest: seen.append((matrix, rest[-1])) or sweep(matrix, *rest))
+    told = json.loads(typed(plays, "--model", model, "-k", 3, "--json").stdout)
+    assert told["model"] == model
+    assert [each["exposure"] for each in told["plans"]] == exposures
+    assert {type(likelihood) for _, likelihood in seen} == {type(make_model(model, {})._likelihood())}
+    assert all((matrix.max() == 1) == (model in ("binary", "bernoulli")) for matrix, _ in seen)
 
 
 def test_a_file_of_counts_is_its_source(plays, tmp_path, quick):

@@ -29,6 +29,25 @@ QUICK = ["-k", "3", "--max-iter", "5"]
         (["--input", "log1p"], nbmf.NBMF(3, input="log1p", max_iter=5)),
         (["--model", "poisson", "--item-shape", "2"], nbmf.PoissonMF(3, item_shape=2.0, max_iter=5)),
         (["--model", "averaged"], nbmf.Averaged(nbmf.NBMF(3, max_iter=5))),
+        (
+            ["--concentration", "learn", "--exposure", "tied"],
+            nbmf.NBMF(3, concentration="learn", exposure="tied", max_iter=5),
+        ),
+        (["--model", "compound"], nbmf.CompoundMF(3, max_iter=5)),
+        (
+            ["--model", "compound", "--jumps", "geometric", "--jump", "0.3"],
+            nbmf.CompoundMF(3, jumps="geometric", jump=0.3, max_iter=5),
+        ),
+        (
+            ["--model", "compound-geometric", "--jump", "learn"],
+            nbmf.CompoundMF(3, jumps="geometric", jump="learn", max_iter=5),
+        ),
+        (
+            ["--model", "zero-inflated", "--probability", "learn_per_user"],
+            nbmf.ZeroInflatedMF(3, probability="learn_per_user", max_iter=5),
+        ),
+        (["--model", "robust", "--penalty", "2"], nbmf.RobustMF(3, penalty=2.0, max_iter=5)),
+        (["--model", "bernoulli"], nbmf.BinaryMF(3, max_iter=5)),
     ],
 )
 def test_fit_has_the_settings_of_the_estimators(plays, tmp_path, options, model):
@@ -37,6 +56,19 @@ def test_fit_has_the_settings_of_the_estimators(plays, tmp_path, options, model)
     same = clone(model).set_params(random_state=0, **{verbose: True})
     same.fit(nbmf.read_interactions(plays)).save(tmp_path / "same.nbmf")
     assert (tmp_path / "typed.nbmf").read_bytes() == (tmp_path / "same.nbmf").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--jump", "1.5"], "1.5 is not in the range 0<x<1; or give learn, learn_per_item"),
+        (["--jump", "learned"], "'learned' is not a valid float range; or give learn, learn_per_item"),
+        (["--probability", "0"], "0.0 is not in the range 0<x<1; or give learn, learn_per_user, learn_per_item"),
+        (["--concentration", "-1"], "-1.0 is not in the range x>0; or give learn"),
+    ],
+)
+def test_what_is_neither_a_number_nor_a_word_is_named(plays, tmp_path, options, sentence):
+    assert sentence in typed("fit", plays, "-o", tmp_path / "m", *options, code=2).stderr
 
 
 def test_nbslim_has_settings_of_its_own(plays, tmp_path):
@@ -55,6 +87,10 @@ def test_nbslim_has_settings_of_its_own(plays, tmp_path):
         ("averaged", ["--checkpoint", "c"]),
         ("binary", ["--concentration", "2"]),
         ("nbmf", ["--penalty", "2"]),
+        ("compound-geometric", ["--jumps", "logarithmic"]),
+        ("compound", ["--input", "log1p"]),
+        ("robust", ["--probability", "0.5"]),
+        ("bernoulli", ["--exposure", "exact"]),
     ],
 )
 def test_what_a_model_does_not_have_is_refused(plays, tmp_path, model, option):
@@ -174,7 +210,7 @@ def test_compare_writes_the_best_model(plays, tmp_path, monkeypatch):
 
 def test_compare_does_not_write_what_it_cannot(plays, tmp_path):
     refused = typed("compare", plays, "--models", "ease,popularity", "-o", tmp_path / "m", code=2)
-    assert "-o needs one of nbmf, poisson, binary, nbslim, averaged" in refused.stderr
+    assert "-o needs one of nbmf, poisson, binary, nbslim, compound, " in refused.stderr
     data = tmp_path / "plays.csv"
     data.write_bytes(plays.read_bytes())
     assert "name another file" in typed("compare", data, *QUICK, "-o", data, code=2).stderr
@@ -210,6 +246,67 @@ def test_slow_models_say_that_they_are_fitted(plays):
     assert told.index("EASE: fitting …") < told.index("EASE: fitted in")
 
 
+LIKELY = {"nbmf", "poisson", "compound", "compound-geometric", "zero-inflated", "averaged"}
+
+
+@pytest.mark.parametrize("more", [[], ["--tune", "1"]], ids=["here", "in processes"])
+def test_compare_has_log_likelihoods_where_models_have_one(plays, more):
+    models = "nbmf,poisson,compound,binary,robust,bernoulli,popularity"
+    found = json.loads(typed("compare", plays, *QUICK, "--models", models, *more, "--json").stdout)["models"]
+    likely = {row["name"]: row["log_likelihood"] for row in found}
+    assert {name for name, value in likely.items() if value is not None} == set(models.split(",")) & LIKELY
+    train, test = nbmf.read_interactions(plays).split(seed=0)
+    model = nbmf.CompoundMF(3, max_iter=5, random_state=0).fit(train)
+    assert likely["compound"] == pytest.approx(nbmf.evaluation.log_likelihood(model, train, test).mean, rel=1e-6)
+
+
+def test_compare_takes_all_that_is_installed(plays, monkeypatch):
+    monkeypatch.setattr("nbmf.evaluation.experiments.baselines.find_spec", lambda name: None)
+    told = typed("compare", plays, *QUICK, "--models", "all", "--quiet")
+    rows = {line.split()[0]: line for line in told.stdout.splitlines()[2:]}
+    assert set(rows) == {*FITTED, "popularity", "ease", "kl-nmf"}
+    assert "the model als needs the package implicit" in told.stderr
+    assert "log-likelihood" in told.stdout
+
+
+# ---- choose ---------------------------------------------------------------------------------------------------------
+
+
+def test_choose_is_choose(plays, tmp_path):
+    options = ["-k", "2", "--models", "poisson,nbmf,robust", "--seed", 3]
+    answer = typed("choose", plays, *options, "--json")
+    found = json.loads(answer.stdout)
+    expected = nbmf.choose(
+        nbmf.read_interactions(plays), ["PoissonMF", "NBMF", "RobustMF"], n_components=2, random_state=3
+    )
+    assert found["reason"] == expected.reason
+    assert [row["log_likelihood"] for row in found["models"]][:2] == [c.log_likelihood for c in expected][:2]
+    assert found["models"][-1]["log_likelihood"] is None
+    assert "3 of 3 models" in answer.stderr
+    table = typed("choose", plays, *options, "--quiet")
+    assert table.stderr == ""
+    *_, reason, command = table.stdout.splitlines()
+    assert reason == expected.reason
+    assert command == f"nbmf fit DATA -o MODEL {found['options']}"
+    words = ["DATA", "-o", "MODEL", *shlex.split(found["options"])]
+    settings = main.commands["fit"].make_context("fit", words).params
+    typed_model = make_model(settings["model"], settings).set_params(random_state=None, verbose=False)
+    assert repr(typed_model) == repr(expected.best)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--models", "nbmf,nbslim"], "'nbslim' is not one of poisson, nbmf, compound"),
+        (["-k", "3,x"], "'3,x' is neither a whole number from 1 nor several"),
+        (["-k", "0"], "'0' is neither a whole number from 1"),
+        (["--models", "nbmf,nbmf"], "'NBMF' is among the models twice"),
+    ],
+)
+def test_a_bad_choice_is_named(plays, options, sentence):
+    assert sentence in typed("choose", plays, *options, code=2).stderr
+
+
 # ---- tune -----------------------------------------------------------------------------------------------------------
 
 
@@ -232,12 +329,13 @@ def test_tune_is_tune(plays, tmp_path):
     assert f"{expected.value:.4g}" in again.stdout
 
 
-@pytest.mark.parametrize("model", ["nbslim", "binary"])
+@pytest.mark.parametrize("model", ["nbslim", "binary", "compound-geometric", "robust"])
 def test_tune_has_every_model(plays, model):
     pytest.importorskip("optuna", reason="optuna is not installed: extra tune")
     found = json.loads(typed("tune", plays, "--model", model, "--trials", 2, "--quiet", "--json").stdout)
     assert found["value"] == max(trial["value"] for trial in found["trials"])
-    assert ("penalty" in found["settings"]) == (model == "nbslim")
+    assert ("penalty" in found["settings"]) == (model in ("nbslim", "robust"))
+    assert ("jumps" in found["settings"]) == (model == "compound-geometric")
 
 
 def test_ctrl_c_ends_a_search(plays, tmp_path, monkeypatch):

@@ -54,6 +54,23 @@ def test_item_weights_are_tuned(data):
     assert nbmf.evaluate(model, train, valid, n_boot=1)["ndcg_counts"].mean == pytest.approx(found.value, abs=1e-9)
 
 
+@pytest.mark.parametrize("estimator", [nbmf.CompoundMF, nbmf.ZeroInflatedMF, nbmf.RobustMF, nbmf.BinaryMF])
+def test_the_family_is_tuned(data, estimator):
+    """By the ranking that the fitted model has, also where items differ in the size of their jumps."""
+    found = search(data, n_trials=3, estimator=estimator)
+    assert {"n_components", "user_shape", "item_shape"} <= found.best.keys()
+    assert ("penalty" in found.best) == (estimator is nbmf.RobustMF)
+    assert all(3 <= trial.get("penalty", 3) <= 300 for trial in found.trials)
+    train, valid = data.split(0.2, seed=0)
+    model = estimator(**found.best).fit(train)
+    assert nbmf.evaluate(model, train, valid, n_boot=1)["ndcg_counts"].mean == pytest.approx(found.value, abs=1e-6)
+
+
+def test_a_likelihood_that_is_not_normalized_is_not_tuned_by_it(data):
+    with pytest.raises(ValueError, match="the probabilities of RobustMF do not sum to 1; tune it by another metric"):
+        search(data, n_trials=1, estimator=nbmf.RobustMF, metric="log_likelihood")
+
+
 def test_a_search_shows_its_progress(data, capsys):
     found = search(data, n_trials=2, verbose=True)
     last = capsys.readouterr().err.splitlines()[-1]

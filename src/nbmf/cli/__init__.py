@@ -2,7 +2,7 @@
 
 import click
 
-from nbmf.cli import compare, demo, evaluate, fit, plan, recommend, reproduce, serve, tune, warm
+from nbmf.cli import check, choose, compare, demo, evaluate, fit, plan, recommend, reproduce, serve, tune, warm
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -15,8 +15,10 @@ main.add_command(demo.demo)
 main.add_command(fit.fit)
 main.add_command(plan.plan)
 main.add_command(recommend.recommend)
+main.add_command(check.check)
 main.add_command(evaluate.evaluate)
 main.add_command(compare.compare)
+main.add_command(choose.choose)
 main.add_command(tune.tune)
 main.add_command(reproduce.reproduce)
 main.add_command(serve.serve)

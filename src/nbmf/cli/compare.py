@@ -1,6 +1,7 @@
 """`nbmf compare`: which of several models ranks held-out counts best."""
 
 from collections.abc import Mapping
+from math import isnan
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from nbmf.cli.options import (
     COMPARED,
     FITTED,
     JUDGED,
+    MODELS,
     Values,
     as_typed,
     check_files,
@@ -34,11 +36,14 @@ if TYPE_CHECKING:
     from nbmf.evaluation import Comparison
 
     Settings = Mapping[str, Mapping[str, Any] | None]  # of each model, after tuning
-    Compared = tuple[Comparison, dict[str, float], Settings]  # with the seconds of each model
+    # with the seconds and the log-likelihood of each model
+    Compared = tuple[Comparison, dict[str, float], dict[str, float], Settings]
 
 
 def _model_names(context: click.Context, option: click.Parameter, value: str) -> tuple[str, ...]:
-    """Names of models separated by commas."""
+    """Names of models separated by commas, or all that are installed."""
+    if value == "all":
+        return _installed()
     names = tuple(part.strip() for part in value.split(","))
     for name in names:
         if name not in COMPARED:
@@ -48,14 +53,28 @@ def _model_names(context: click.Context, option: click.Parameter, value: str) ->
     return names
 
 
+def _installed() -> tuple[str, ...]:
+    from nbmf.evaluation.experiments.baselines import check_installed  # noqa: PLC0415 (heavy)
+
+    found = []
+    for name in COMPARED:
+        try:
+            check_installed(name)
+            found.append(name)
+        except ModuleNotFoundError as error:
+            click.echo(f"note: {error}", err=True)
+    return tuple(found)
+
+
 @click.command(short_help="Compare how models rank held-out counts.")
 @option(
     "--models",
-    metavar="NAME,…",
+    metavar="NAME,…|all",
     callback=_model_names,
     default=",".join(JUDGED),
-    help="The models, separated by commas. There are also averaged (nbmf from five starts), ease (weights between "
-    "items), kl-nmf (scikit-learn) and, with the extra bench, knn, als, bpr (implicit) and hpf (hpfrec).",
+    help="The models, separated by commas, or all. There are also compound, compound-geometric, zero-inflated, robust "
+    "and bernoulli (see `nbmf fit`), averaged (nbmf from five starts), ease (weights between items), kl-nmf "
+    "(scikit-learn) and, with the extra bench, knn, als, bpr (implicit) and hpf (hpfrec).",
 )
 @number_option(
     "--tune",
@@ -93,7 +112,9 @@ def compare(source: Values, settings: Values, splitting: Values, as_json: bool, 
     models apart. With several starts a model is their mean, and its seconds their median. Settings such as -k apply to
     those models of `nbmf fit` that have them; with --tune they are tried first, and the settings found are printed as
     options of `nbmf fit`. --max-iter and --tol mean something else for nbslim, so it keeps its own unless it is the
-    only model that has them. DATA is a file for `nbmf fit`.
+    only model that has them. Log-likelihoods are means over the cells that are not in the training part. The fits took
+    the held-out counts among them for zeros, so they do not say which likelihood is right; `nbmf choose` does. DATA is
+    a file for `nbmf fit`.
     """
     models, baseline, metric = options["models"], options["baseline"], options["metric"]
     check_settings(models, settings)
@@ -116,13 +137,15 @@ def compare(source: Values, settings: Values, splitting: Values, as_json: bool, 
     # the model that needs no fit is evaluated first: it names an unknown metric before anything is fitted
     nbmf.evaluate(Popularity(parts[0]), *parts, n_boot=1)[metric]
     in_processes = options["n_trials"] is not None or options["folder"] is not None
-    result, seconds, chosen = (_tuned if in_processes else _evaluated)(*parts, settings, options)
+    result, seconds, likely, chosen = (_tuned if in_processes else _evaluated)(*parts, settings, options)
     if as_json:
-        rows = [{**row, "seconds": seconds[row["name"]]} for row in result.rows()]
+        rows = [
+            {**row, "seconds": seconds[row["name"]], "log_likelihood": likely[row["name"]]} for row in result.rows()
+        ]
         rows = [{**row, "settings": chosen[row["name"]]} for row in rows] if chosen else rows
         show_json({"metric": metric, "users": result.n_users, "models": rows})
     else:
-        _show(result, seconds, chosen)
+        _show(result, seconds, likely, chosen)
     if options["output"] is not None:
         _write_best(result, chosen, parts[0], settings, options["output"])
 
@@ -151,27 +174,29 @@ def _typed(settings: Values) -> dict[str, Values]:
 
 def _evaluated(train: "Interactions", test: "Interactions", settings: Values, options: Values) -> "Compared":
     """Fit the models one after another in this process."""
-    from statistics import median  # noqa: PLC0415
+    from statistics import mean, median  # noqa: PLC0415
 
     import nbmf  # noqa: PLC0415
     from nbmf.evaluation.experiments.baselines import BASELINES  # noqa: PLC0415
+    from nbmf.evaluation.predictive import counts_likelihood  # noqa: PLC0415
     from nbmf.inference.progress import Stopwatch  # noqa: PLC0415
 
-    results, seconds = {}, {}
+    results, seconds, likely = {}, {}, {}
     for name in options["models"]:
-        evaluations, times = [], []
+        evaluations, times, logs = [], [], []
         for start in range(options["starts"] if BASELINES[name].random else 1):
             watch = Stopwatch()
             model = _fit(name, train, {**settings, "seed": settings["seed"] + start})
             times.append(watch.seconds)
             evaluations.append(nbmf.evaluate(model, train, test))
-        results[name], seconds[name] = evaluations, median(times)
-    return nbmf.compare(results, options["metric"], baseline=options["baseline"]), seconds, {}
+            logs.append(counts_likelihood(model, train, test))
+        results[name], seconds[name], likely[name] = evaluations, median(times), mean(logs)
+    return nbmf.compare(results, options["metric"], baseline=options["baseline"]), seconds, likely, {}
 
 
 def _fit(name: str, train: "Interactions", settings: Values) -> Any:
     """Return a fitted model; the models of `nbmf fit` show their progress, the others begin and end with a line."""
-    if name in JUDGED:
+    if name in (*MODELS, "popularity"):
         return fit_named(name, train, _for_model(name, settings))
     from nbmf.evaluation.experiments.baselines import BASELINES  # noqa: PLC0415
     from nbmf.evaluation.experiments.engine import available_cores  # noqa: PLC0415
@@ -207,19 +232,23 @@ def _tuned(train: "Interactions", test: "Interactions", settings: Values, option
     for name, problem in tuned.problems().items():
         click.echo(f"note: {name} failed: {problem}", err=True)
     seconds = {name: tuned.seconds(name) for name in tuned.rows}
-    return board, seconds, tuned.settings if options["n_trials"] else {}
+    likely = {name: tuned.log_likelihood(name) for name in tuned.rows}
+    return board, seconds, likely, tuned.settings if options["n_trials"] else {}
 
 
-def _show(result: "Comparison", seconds: Mapping[str, float], settings: "Settings") -> None:
+def _show(
+    result: "Comparison", seconds: Mapping[str, float], likely: Mapping[str, float], settings: "Settings"
+) -> None:
     rows, several = [], any(c.n_starts > 1 for c in result)
     for c in result:
         apart = f"{c.difference:+.4f}", interval_in_words(*c.difference_interval, "+.4f")
         differences = ("", "") if c.name == result.reference else apart
         spread = [f"{c.spread:.4f}" if c.n_starts > 1 else ""] if several else []
         means, costs = (f"{c.mean:.4f}", interval_in_words(*c.interval)), (f"{seconds[c.name]:.2f}", str(c.n_starts))
-        rows.append([c.name, *means, *differences, *costs, *spread])
+        log_likelihood = "" if isnan(likely[c.name]) else f"{likely[c.name]:.4f}"
+        rows.append([c.name, *means, *differences, log_likelihood, *costs, *spread])
     title = f"{result.metric} of {result.n_users:,} users; differences to {result.reference}"
-    columns = ["model", "mean", "95 % interval", "difference", "95 % interval", "seconds", "starts"]
+    columns = ["model", "mean", "95 % interval", "difference", "95 % interval", "log-likelihood", "seconds", "starts"]
     show(title, columns + ["sd of starts"] * several, rows)
     if settings:
         from nbmf.evaluation.experiments.tuned import settings_in_words  # noqa: PLC0415

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from nbmf.cli.check import in_json, show_findings
 from nbmf.cli.options import (
     FITTED,
     Values,
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
     from nbmf.data.interactions import Interactions
     from nbmf.evaluation import Evaluation
 
-_KINDS = (
-    "Poisson, Poisson on binarized counts, weights between items, the mean of five starts of nbmf (averaged), or "
-    "popularity (number of users)."
-)
-
 
 @click.command(short_help="Say how well a model ranks held-out counts.")
-@option("--model", type=click.Choice((*FITTED, "popularity")), default="nbmf", help=f"Negative binomial, {_KINDS}")
+@option(
+    "--model",
+    type=click.Choice((*FITTED, "popularity")),
+    default="nbmf",
+    help="As for `nbmf fit`, or popularity (number of users).",
+)
 @file_option("--model-file", show_default="a model is fitted", help="Saved model to evaluate; DATA is the test.")
 @file_option("--test", show_default="a part of DATA", help="File to test on; all of DATA is fitted.")
 @run_group
@@ -47,7 +48,8 @@ def evaluate(source: Values, settings: Values, splitting: Values, model: str, as
 
     All items are ranked for each user, those of the fit last. NDCG is over the full ranking, and its relevance is the
     held-out count or whether the count is at least s; the other metrics look at the first 10 or 20 items. Intervals are
-    over 1,000 resamples of the users. DATA is a file for `nbmf fit`.
+    over 1,000 resamples of the users. What does not fit the counts of the fit stands below, as `nbmf check` finds it.
+    DATA is a file for `nbmf fit`.
     """
     test, model_file = files["test"], files["model_file"]
     if test is not None and model_file is not None:
@@ -67,11 +69,19 @@ def evaluate(source: Values, settings: Values, splitting: Values, model: str, as
         train, held_out = split_data(found, splitting["split"], splitting["test_fraction"], settings["seed"])
     check_test(train, held_out)
     fitted = fit_named(model, train, settings) if fitted is None else fitted
+    from nbmf.estimators.check import can_check  # noqa: PLC0415 (heavy modules only when the command runs)
+
     result, name = nbmf.evaluate(fitted, train, held_out), type(fitted).__name__
+    checked = fitted.check() if can_check(fitted) else None
     if as_json:
-        show_json({"model": name, "users": result.n_users, "left_out": result.n_left_out, "metrics": result.rows()})
-    else:
-        _show_evaluation(name, result)
+        sizes = {"users": result.n_users, "left_out": result.n_left_out}
+        check = None if checked is None else in_json(checked)
+        show_json({"model": name, **sizes, "metrics": result.rows(), "check": check})
+        return
+    _show_evaluation(name, result)
+    if checked is not None:
+        click.echo("\nDoes it fit the counts it was fitted to?")
+        show_findings(name, checked)
 
 
 def check_test(train: "Interactions", test: "Interactions") -> None:

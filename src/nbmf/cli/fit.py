@@ -30,8 +30,10 @@ def _interval(context: click.Context, parameter: click.Parameter, value: str) ->
     type=click.Choice(options.FITTED),
     default="nbmf",
     help="Negative binomial factorization (nbmf), or the mean of five starts of it (averaged); Poisson factorization, "
-    "of counts or of whether there is a count (binary); or nbslim, weights between items, which usually ranks best and "
-    "has no components, seed or checkpoints.",
+    "of counts or of whether there is a count (binary); counts as sums of jumps (compound, compound-geometric), with "
+    "zeros of users who were not exposed (zero-inflated), with outliers (robust), or only whether there is one "
+    "(bernoulli); or nbslim, weights between items, which usually ranks best and has no components, seed or "
+    "checkpoints. `nbmf choose` compares them.",
 )
 @options.run_group
 @options.data_group

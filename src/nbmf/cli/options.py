@@ -14,13 +14,25 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 Values = dict[str, Any]  # of a group of options, by the options' names
 Column = str | None
 
-MODELS = ("nbmf", "poisson", "binary", "nbslim")
-JUDGED = (*MODELS, "popularity")
-COMPARED = (*JUDGED, "averaged", "ease", "knn", "als", "bpr", "hpf", "kl-nmf")
+ESTIMATORS = {
+    "nbmf": "NBMF",
+    "poisson": "PoissonMF",
+    "binary": "PoissonMF",
+    "nbslim": "NBSLIM",
+    "compound": "CompoundMF",
+    "compound-geometric": "CompoundMF",
+    "zero-inflated": "ZeroInflatedMF",
+    "robust": "RobustMF",
+    "bernoulli": "BinaryMF",
+    "averaged": "NBMF",
+}
+FIXED: dict[str, Values] = {"binary": {"binarize": True}, "compound-geometric": {"jumps": "geometric"}}
+"""What makes a model of its estimator."""
+FITTED = tuple(ESTIMATORS)
+MODELS = FITTED[:-1]
+JUDGED = (*MODELS[:4], "popularity")
+COMPARED = (*FITTED, "popularity", "ease", "knn", "als", "bpr", "hpf", "kl-nmf")
 """The names of `nbmf.evaluation.experiments.baselines.BASELINES`, which would take a second to import."""
-FITTED = (*MODELS, "averaged")
-ESTIMATORS = {"nbmf": "NBMF", "averaged": "NBMF", "poisson": "PoissonMF", "binary": "PoissonMF", "nbslim": "NBSLIM"}
-FIXED = {"binary": {"binarize": True}}  # what makes a model of its estimator
 IN_PYTHON = {"components": "n_components", "seed": "random_state", "threads": "n_threads"}  # where names differ
 
 
@@ -86,6 +98,26 @@ json_option = option("--json", "as_json", is_flag=True, show_default="a table", 
 components_option = number_option("-k", "--components", metavar="K", default=50, help="Number of components.")
 seed_option = number_option("--seed", default=0, type=click.IntRange(0, 2**32 - 1), help="Random seed.")
 positive = click.FloatRange(0, min_open=True)
+share = click.FloatRange(0, 1, min_open=True, max_open=True)
+
+
+class NumberOrWord(click.ParamType):  # type: ignore[type-arg]
+    """A number of a range, or one of some words: how to learn it."""
+
+    name = "number or word"
+
+    def __init__(self, numbers: click.FloatRange, *words: str) -> None:
+        self.numbers, self.words = numbers, words
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
+        """Return the word, or the number."""
+        if value in self.words:
+            return str(value)
+        try:
+            return float(self.numbers.convert(value, param, ctx))
+        except click.BadParameter as error:
+            self.fail(f"{error.message.rstrip('.')}; or give {', '.join(self.words)}", param, ctx)
+
 
 fit_options = together(  # all but the seed are None, the model's own default, unless they are given
     number_option("-k", "--components", metavar="K", show_default="50", help="Number of components; nbslim has none."),
@@ -93,8 +125,36 @@ fit_options = together(  # all but the seed are None, the model's own default, u
         "--concentration",
         metavar="α",
         show_default="1, or 3 for nbslim",
-        type=positive,
-        help="Of nbmf and nbslim: a small α tolerates bursts of counts, a large one is close to Poisson.",
+        type=NumberOrWord(positive, "learn", "learn_per_user", "learn_per_item"),
+        help="Of nbmf and nbslim: a small α tolerates bursts of counts, a large one is close to Poisson; for nbmf also "
+        "learn, learn_per_user or learn_per_item.",
+    ),
+    option(
+        "--jumps",
+        type=click.Choice(("logarithmic", "geometric")),
+        show_default="logarithmic",
+        help="Of compound: the distribution of how much there is at a time.",
+    ),
+    option(
+        "--jump",
+        metavar="θ",
+        type=NumberOrWord(share, "learn", "learn_per_item"),
+        show_default="learn_per_item",
+        help="Of compound: the parameter of the jumps, learn or learn_per_item.",
+    ),
+    option(
+        "--probability",
+        metavar="π",
+        type=NumberOrWord(share, "learn", "learn_per_user", "learn_per_item"),
+        show_default="learn",
+        help="Of zero-inflated: the probability of being exposed, learn, learn_per_user or learn_per_item.",
+    ),
+    option(
+        "--exposure",
+        type=click.Choice(("auto", "exact", "tied")),
+        show_default="auto",
+        help="Of nbmf and zero-inflated: an exposure for each cell, or one for the zeros of a user in each cluster of "
+        "items, which takes no longer than the non-zeros do.",
     ),
     option(
         "--input",
@@ -107,14 +167,14 @@ fit_options = together(  # all but the seed are None, the model's own default, u
         "--user-shape",
         metavar="SHAPE",
         type=positive,
-        show_default="1",
+        show_default="1 for nbmf, poisson and binary, else 0.3",
         help="Shape of the users' prior; below 1 favours sparse factors.",
     ),
     option(
         "--item-shape",
         metavar="SHAPE",
         type=positive,
-        show_default="1",
+        show_default="1 for nbmf, poisson and binary, else 0.3",
         help="Shape of the items' prior; below 1 favours sparse factors.",
     ),
     option(
@@ -133,8 +193,9 @@ fit_options = together(  # all but the seed are None, the model's own default, u
         "--penalty",
         metavar="ρ",
         type=click.FloatRange(0),
-        show_default="20",
-        help="Of nbslim: the larger, the fewer and smaller its weights.",
+        show_default="20 for nbslim, 30 for robust",
+        help="Of nbslim: the larger, the fewer and smaller its weights. Of robust: a count above 1+ρ times its "
+        "intensity is an outlier.",
     ),
     option(
         "--target",
@@ -245,7 +306,7 @@ def settings_of(name: str, settings: Values) -> Values:
     """Return those of the settings that a model has, by their names in Python; a model that is not ours has none."""
     if name not in ESTIMATORS:
         return {}
-    known = getattr(nbmf, ESTIMATORS[name])().get_params(deep=False)
+    known = getattr(nbmf, ESTIMATORS[name])().get_params(deep=False).keys() - FIXED.get(name, {}).keys()
     given = {IN_PYTHON.get(key, key): value for key, value in settings.items() if value is not None}
     return {key: value for key, value in given.items() if key in known}
 

@@ -8,14 +8,26 @@ from typing import Any
 import click
 
 import nbmf
-from nbmf.cli.options import Values, components_option, data_group, json_option, number_option, option, read_data
+from nbmf.cli.options import (
+    MODELS,
+    Values,
+    components_option,
+    data_group,
+    json_option,
+    make_model,
+    number_option,
+    option,
+    read_data,
+)
 from nbmf.cli.terminal import sentences, show, show_json
 
 LEAST_MACHINE = 10**8  # bytes; a smaller --memory is a slip
-EXPOSURES = {"tied": "tied", "exact": "exact", "Poisson": None}
+EXPOSURES = {"tied": "tied", "exact": "exact", "Poisson": None, "none": None}
+PLANNED = tuple(name for name in MODELS if name != "nbslim")
 
 
 @click.command()
+@option("--model", type=click.Choice(PLANNED), default="nbmf", help="Model, as for `nbmf fit`.")
 @components_option
 @number_option("--clusters", metavar="C", default=64, help="Number of item clusters for tied exposures.")
 @option(
@@ -27,13 +39,13 @@ EXPOSURES = {"tied": "tied", "exact": "exact", "Poisson": None}
 @data_group
 @json_option
 @sentences()
-def plan(source: Values, components: int, clusters: int, memory: str | None, as_json: bool) -> None:
+def plan(source: Values, model: str, components: int, clusters: int, memory: str | None, as_json: bool) -> None:
     """Estimate the memory and time that a fit of DATA takes.
 
-    DATA is a file for `nbmf fit`, or one written by `nbmf.store_counts`. There is a line for each kind of exposure:
-    tied by clusters of items, exact, and none (Poisson). Memory is the peak of the process, including the counts as
-    read, and follows from the sizes; reading a text file may take more (`nbmf.store_counts` keeps within a limit).
-    Time is extrapolated from sweeps on a sample of the users.
+    DATA is a file for `nbmf fit`, or one written by `nbmf.store_counts`. There is a line for each kind of exposure that
+    the model has, tied by clusters of items and exact, or none; beside those of nbmf there is one of Poisson. Memory is
+    the peak of the process, including the counts as read, and follows from the sizes; reading a text file may take more
+    (`nbmf.store_counts` keeps within a limit). Time is extrapolated from sweeps on a sample of the users.
     """
     from nbmf.storage.counts import as_bytes  # noqa: PLC0415 (heavy modules only when the command runs)
 
@@ -42,9 +54,18 @@ def plan(source: Values, components: int, clusters: int, memory: str | None, as_
     if machine < LEAST_MACHINE:
         raise ValueError(f"--memory is {memory!r}, which is {machine:,} bytes; write 16GB for 16 gigabytes")
     found = read_data(**source)
-    plans = [_plan(found, name, components, clusters, machine) for name in EXPOSURES]
+    estimator = make_model(model, {})
+    kinds = ["tied", "exact", "Poisson"][: 3 if model == "nbmf" else 2]
+    kinds = kinds if estimator._likelihood().has_exposure else ["none"]
+    plans = [_plan(found, estimator, kind, components, clusters, machine) for kind in kinds]
     if as_json:
-        sizes = {"users": found.n_users, "items": found.n_items, "counts": found.nnz, "components": components}
+        sizes = {
+            "model": model,
+            "users": found.n_users,
+            "items": found.n_items,
+            "counts": found.nnz,
+            "components": components,
+        }
         show_json({**sizes, "machine_memory": machine, "plans": plans})
         return
     title = f"{found.n_users:,} users × {found.n_items:,} items, {found.nnz:,} counts, K = {components}"
@@ -52,19 +73,22 @@ def plan(source: Values, components: int, clusters: int, memory: str | None, as_
     show(title, columns, [_row(each) for each in plans], left=2)
 
 
-def _plan(found: "nbmf.Interactions", name: str, components: int, clusters: int, machine: int) -> dict[str, Any]:
+def _plan(
+    found: "nbmf.Interactions", estimator: Any, name: str, components: int, clusters: int, machine: int
+) -> dict[str, Any]:
     from nbmf.backends import make_backend  # noqa: PLC0415
     from nbmf.backends.cost import Sizes  # noqa: PLC0415
+    from nbmf.data.interactions import formed  # noqa: PLC0415
     from nbmf.inference.timing import seconds_per_sweep  # noqa: PLC0415
 
     sizes = Sizes(found.n_users, found.n_items, found.nnz, components, EXPOSURES[name], clusters)
     make, given = partial(make_backend, "auto", None, sizes.products), _bytes_as_read(found)
-    machines = sizes.machines(machine, given)
+    machines, likelihood = sizes.machines(machine, given), None if name == "Poisson" else estimator._likelihood()
     parts = {use.lower().replace(" ", "_"): size for use, size in sizes.memory().items()} | {"data_as_read": given}
     return {
         "exposure": name,
         "backend": type(make()).__name__.lower(),
-        "seconds_per_sweep": seconds_per_sweep(found.matrix, sizes, make),
+        "seconds_per_sweep": seconds_per_sweep(formed(found.matrix, estimator._input()), sizes, make, likelihood),
         "memory": sum(parts.values()),
         "memory_by_use": parts,
         "gpu_memory": sum(sizes.memory("gpu").values()),

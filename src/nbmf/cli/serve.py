@@ -129,7 +129,8 @@ def _check_kept(path: str, names: str | None, model: str, settings: Values) -> N
     typed = {key: value for key, value in settings.items() if options.is_typed(key)}
     if not typed and not options.is_typed("model"):
         return
-    keys = ("model", "binarize", *options.settings_of(model, typed))  # binarize tells binary from poisson
+    fixed = {key for own in options.FIXED.values() for key in own}  # such as what tells binary from poisson
+    keys = ("model", *sorted(fixed), *options.settings_of(model, typed))
     models = nbmf.load(path), options.make_model(model, settings)
     kept, wanted = ({"model": type(each).__name__, **each.get_params()} for each in models)
     for key in keys:

@@ -31,7 +31,9 @@ IN_THE_SHELL = {  # remedies in messages of the library, and the same on the com
 # whole words only, so that a path such as data/time=2024-01-01/max_iter=500.csv stays as it is
 _WORD = r"(?<![^\s(]){}(?=[,;:.)]*(?:\s|$))"
 _SETTING = re.compile(
-    _WORD.format(r"(?:(max_iter)|(max_iter|tol|accelerate|input|inference)=(?:True|'(\w+)'|([\d.e+-]*\d)))")
+    _WORD.format(
+        r"(?:(max_iter)|(max_iter|tol|accelerate|input|inference|rates|exposure)=(?:True|'(\w+)'|([\d.e+-]*\d)))"
+    )
 )
 _COLUMN = re.compile(_WORD.format("(user|item|count|time)=(?:'…')?"))
 
@@ -49,11 +51,16 @@ def sentences() -> Iterator[None]:
     SIGTERM ends a command with exit code 143, after its temporary files and processes.
     """
     presses: list[Any] = []
+    terminated: list[Any] = []
     noted: set[str] = set()
 
     def press(*pressed: Any) -> None:
         presses.append(pressed)
         signal.default_int_handler(*pressed)
+
+    def terminate(*received: Any) -> None:
+        terminated.append(received)
+        sys.exit(TERMINATED)
 
     def note(text: str) -> None:
         if text not in noted:
@@ -68,7 +75,7 @@ def sentences() -> Iterator[None]:
         number = signal.SIGINT if isinstance(lost.exc_value, KeyboardInterrupt) else signal.SIGTERM
         Timer(RESENT_AFTER, os.kill, (os.getpid(), number)).start()
 
-    usual = signal.signal(signal.SIGINT, press), signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    usual = signal.signal(signal.SIGINT, press), signal.signal(signal.SIGTERM, terminate)
     usual_hook, sys.unraisablehook = sys.unraisablehook, again
     try:
         with warnings.catch_warnings():
@@ -78,7 +85,9 @@ def sentences() -> Iterator[None]:
     except BrokenPipeError:  # the reader of our output, such as `head`, has read enough; click exits quietly
         raise
     except (KeyboardInterrupt, Exception) as error:
-        # a compiler loses the KeyboardInterrupt, and then fails over something that is missing
+        # a compiler loses what a signal raises, and then fails over something that is missing; a database replaces it
+        if terminated:
+            sys.exit(TERMINATED)
         if presses or isinstance(error, KeyboardInterrupt):
             end_interrupted("nothing was written")
         if not isinstance(error, KeyError | ValueError | OSError | ModuleNotFoundError):

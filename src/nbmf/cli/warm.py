@@ -59,7 +59,21 @@ def _models(dtype: str) -> Iterator[Any]:
     yield from (nbmf.NBMF(2, **few, **each) for each in more)
     for learned in ("learn", "learn_per_user", "learn_per_item"):
         yield nbmf.NBMF(2, concentration=learned, exposure="exact", **few)
+    yield from _family(few)
     yield from (nbmf.NBSLIM(n_neighbors=n, max_iter=2, dtype=dtype) for n in (None, 2))
+
+
+def _family(few: Values) -> Iterator[Any]:
+    """Return estimators of the other likelihoods."""
+    for inference in ("cavi", "mm"):
+        own = {"inference": inference, **few}
+        for jumps in ("logarithmic", "geometric"):
+            yield from (nbmf.CompoundMF(2, jumps=jumps, jump=jump, **own) for jump in ("learn", "learn_per_item"))
+        for exposure in ("exact", "tied"):
+            yield nbmf.ZeroInflatedMF(2, exposure=exposure, n_clusters=2, **own)
+        yield from (nbmf.RobustMF(2, **own), nbmf.BinaryMF(2, **own))
+    for learned in ("learn_per_user", "learn_per_item"):
+        yield nbmf.ZeroInflatedMF(2, probability=learned, exposure="exact", **few)
 
 
 def _use(model: Any, folder: Path) -> None:

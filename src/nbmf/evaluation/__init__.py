@@ -1,5 +1,6 @@
-"""Evaluating models: `evaluate` one, `compare` several; `log_likelihood` and `calibration` of probabilistic ones."""
+"""Evaluating models: `evaluate` one, `compare` several, `choose` one; `log_likelihood` and `calibration` of counts."""
 
+from nbmf.evaluation.choose import Choice, choose
 from nbmf.evaluation.compare import Comparison, compare
 from nbmf.evaluation.evaluate import Evaluation, Factorized, ScoresItems, evaluate
 from nbmf.evaluation.metrics import ndcg
@@ -8,12 +9,14 @@ from nbmf.evaluation.resampling import Metric
 
 __all__ = [
     "Calibration",
+    "Choice",
     "Comparison",
     "Evaluation",
     "Factorized",
     "Metric",
     "ScoresItems",
     "calibration",
+    "choose",
     "compare",
     "evaluate",
     "log_likelihood",

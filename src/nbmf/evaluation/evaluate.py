@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from nbmf.data.ids import check_same
 from nbmf.data.interactions import Ids, Interactions
-from nbmf.estimators.fit import FitResult
+from nbmf.estimators.fit import FactorFit, FitResult
 from nbmf.estimators.ranking import FactorScores, ModelScores, Places, Report, Rows, Scores, Top, walk
 from nbmf.estimators.table import RowTable, Shown
 from nbmf.evaluation.metrics import Relevance, Standings, check_whole, coverage, popularity_rank, popularity_ranks
@@ -255,8 +255,8 @@ def as_interactions(train: Any, test: Any) -> tuple[Interactions, Interactions]:
     return known, held_out
 
 
-def scores_of(model: Judged, train: Interactions) -> Scores:
-    """Return the model's scores after checking that it was fitted to train's users and items."""
+def scores_of(model: Judged, train: Interactions, *, intensities: bool = False) -> Scores:
+    """Return the model's scores, or intensities, after checking that it was fitted to train's users and items."""
     for what, ours in (("user", train.users), ("item", train.items)):
         theirs = getattr(model, f"{what}s_", None)
         if theirs is not None:
@@ -266,6 +266,10 @@ def scores_of(model: Judged, train: Interactions) -> Scores:
         if len(model) != 2:
             raise TypeError(f"a model given as arrays is a pair (W, H); got {len(model)} arrays")
         return _from_factors(*model, train)
+    fit = getattr(model, "result_", None)
+    if isinstance(fit, FactorFit) and not intensities:
+        scores: Scores = fit.scores()
+        return _from_factors(scores.users, scores.items, train) if isinstance(scores, FactorScores) else scores
     if isinstance(model, Factorized):
         return _from_factors(model.user_factors_, model.item_factors_, train)
     if isinstance(model, ScoresItems):

@@ -1,10 +1,11 @@
 """How probable a model considers the held-out counts, and whether its probabilities are calibrated.
 
 The cells evaluated are those not in train: the test counts and all zeros. In each, the count given its intensity
-μ = Σ_k ⟨w_uk⟩⟨h_ik⟩ has a likelihood of `nbmf.model.likelihood`, negative binomial or Poisson. A model of logarithms
+μ = Σ_k ⟨w_uk⟩⟨h_ik⟩ has a likelihood of `nbmf.model`. A model of logarithms
 is refused, as it has no likelihood of counts; one of binary input is evaluated on whether there is a count.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -22,8 +23,9 @@ from nbmf.estimators.table import RowTable, Shown
 from nbmf.evaluation.evaluate import Judged, Walking, as_interactions, scores_of
 from nbmf.evaluation.metrics import Array, check_whole, ratio
 from nbmf.evaluation.resampling import Metric, intervals, resampled_ratios
-from nbmf.model.likelihood import Likelihood, NegativeBinomial, Parameter, Poisson
+from nbmf.model.likelihood import Likelihood, NegativeBinomial, Parameter, Poisson, log_probability
 
+FOLLOWED = ("poisson", "negative_binomial")  # likelihoods whose p(c+1) follows from p(c) in compiled code
 PIECE = 512  # cells whose probabilities of 0, 1, 2, … are computed side by side
 MOST_COUNTS = 100  # of a table; where p(0) < e^−700 underflows to 0, all these counts are about as improbable
 
@@ -34,6 +36,7 @@ def log_likelihood(
     test: Any,
     *,
     concentration: Parameter | None = None,
+    likelihood: Likelihood | None = None,
     n_boot: int = 1000,
     seed: int = 0,
     **walking: Unpack[Walking],
@@ -46,6 +49,8 @@ def log_likelihood(
         As for `nbmf.evaluate`.
     concentration : float or array, optional
         α of the likelihood, a number (infinity for Poisson) or an array users × 1 or 1 × items; by default the model's.
+    likelihood : Likelihood, optional
+        Any other likelihood, by default the model's.
 
     Returns
     -------
@@ -61,8 +66,9 @@ def log_likelihood(
     (-1.102, -1.102)
     """
     check_whole("n_boot", n_boot)
-    known, held_out, likelihood = _prepare(model, train, test, concentration)
-    total = log_probabilities(likelihood, scores_of(model, known), held_out, known.matrix, **walking)
+    known, held_out, likelihood = _prepare(model, train, test, concentration, likelihood)
+    intensities = scores_of(model, known, intensities=True)
+    total = log_probabilities(likelihood, intensities, held_out, known.matrix, **walking)
     n_cells = known.n_items - np.diff(known.matrix.indptr)
     mean = float(total.sum() / n_cells.sum()) if n_cells.any() else float("nan")
     interval = (float("nan"), float("nan"))
@@ -145,7 +151,7 @@ def calibration(
     broken = held_out.data[held_out.data % 1 != 0]
     if len(broken):
         raise ValueError(f"test has the count {broken[0]}; only whole numbers can be tabulated")
-    scores, n_users = scores_of(model, known), known.n_users
+    scores, n_users = scores_of(model, known, intensities=True), known.n_users
     size = min(n_users, max(1, int(max_cells) // max(known.n_items, 1)))
     rows = np.sort(np.random.RandomState(seed).choice(n_users, size, replace=False))
     expected = Frequencies(likelihood, known.matrix, size, int(n_max))
@@ -162,26 +168,55 @@ def calibration(
     return Calibration(labels, observed, predicted, _if_taken(observed), _if_taken(predicted), size, n_cells)
 
 
+def why_incomparable(model: Any, *, is_binary: bool = False) -> str:
+    """Return why a fitted model has no likelihood of counts that could be compared with those of others, "" if it has.
+
+    If the data `is_binary`, a likelihood of whether there is a count is one of the data.
+    """
+    fit, likelihood = getattr(model, "result_", None), getattr(model, "likelihood_", None)
+    form = getattr(fit, "target", "counts")
+    if form == "log1p":
+        return "it is of ln(1 + count)"
+    if likelihood is None and not hasattr(model, "concentration_"):
+        return "it only ranks"
+    if form == "binary" and not is_binary:
+        return "it is of whether there is a count"
+    if likelihood is not None and not likelihood.is_normalized:
+        return "its probabilities do not sum to 1"
+    return ""
+
+
+def counts_likelihood(model: Any, train: Any, test: Any, **walking: Unpack[Walking]) -> float:
+    """Return the mean of `log_likelihood`, nan for a model without one that can be compared with those of others."""
+    is_binary = bool(np.all(train.matrix.data == 1) and np.all(test.matrix.data == 1))
+    if why_incomparable(model, is_binary=is_binary):
+        return math.nan
+    return log_likelihood(model, train, test, n_boot=1, **walking).mean
+
+
 def _if_taken(frequency: Array) -> Array:
     with np.errstate(invalid="ignore"):  # 0/0 is nan: no count is taken
         return np.append(np.nan, frequency[1:] / frequency[1:].sum())
 
 
 def _prepare(
-    model: Judged, train: Any, test: Any, concentration: Parameter | None
+    model: Judged, train: Any, test: Any, concentration: Parameter | None, likelihood: Likelihood | None = None
 ) -> tuple[Interactions, sp.csr_array, Likelihood]:
     """Return train, the test counts outside train in the form that the model is of, and the likelihood."""
     known, held_out = as_interactions(train, test)
     fit = getattr(model, "result_", None)
     if isinstance(fit, FitResult):
         fit.check_of_counts()
+    if concentration is None and likelihood is None:
+        likelihood = getattr(model, "likelihood_", None)
     α = getattr(model, "concentration_", None) if concentration is None else concentration
-    if α is None:
+    if likelihood is None and α is not None:
+        likelihood = Poisson() if np.ndim(α) == 0 and α == np.inf else NegativeBinomial(α)
+    if likelihood is None:
         raise TypeError(
             f"{type(model).__name__} has no concentration_, so its likelihood is unknown; "
             "give concentration=…, a positive number, or infinity for Poisson"
         )
-    likelihood = Poisson() if np.ndim(α) == 0 and α == np.inf else NegativeBinomial(α)
     tested = formed(held_out.matrix, getattr(fit, "target", "counts"))
     seen = sp.csr_array((np.ones(known.nnz, bool), known.matrix.indices, known.matrix.indptr), shape=known.matrix.shape)
     counts = sp.csr_array(tested - tested * seen)
@@ -198,16 +233,16 @@ class Frequencies:
     def __call__(self, start: int, rows: Rows, left: int, scores: NDArray[Any]) -> None:
         """Add the rows of scores of some users."""
         check_intensities(scores)
-        totals, α = self.totals[start : start + len(rows)], self.likelihood.of_rows(rows).concentration
-        if not self.likelihood.varies:
+        totals, likelihood = self.totals[start : start + len(rows)], self.likelihood.of_rows(rows)
+        if not likelihood.varies and likelihood.kind in FOLLOWED:
             seen = self.train.indptr, self.train.indices
-            sum_probabilities(scores, self.train.shape[1], rows, *seen, float(α), totals)
+            sum_probabilities(scores, self.train.shape[1], rows, *seen, float(likelihood.concentration), totals)
             return
         μ, unseen = scores[:, : self.train.shape[1]].astype(np.float64), self.train[rows].toarray() == 0
-        probability = np.exp(-α * np.log1p(μ / α))
         for count in range(totals.shape[1]):
+            with np.errstate(divide="ignore"):
+                probability = np.exp(log_probability(likelihood, float(count), μ))
             totals[:, count] = np.sum(probability, axis=1, where=unseen)
-            probability *= (α + count) / (count + 1) * μ / (α + μ)
 
 
 @compiled

@@ -4,6 +4,8 @@ import math
 import re
 from typing import Any
 
+import numpy as np
+
 from nbmf.evaluation.evaluate import evaluate
 from nbmf.evaluation.metrics import check_whole
 from nbmf.evaluation.predictive import log_likelihood
@@ -85,19 +87,22 @@ class EarlyStopping:
             self._evaluate(last)
         return self.best or last
 
-    def value_of(self, model: Any, concentration: Any = None) -> float:
+    def value_of(self, model: Any, likelihood: Any = None) -> float:
         """Return the metric of a model; −∞ where it has none."""
         data = self.train, self.test
         walking: dict[str, Any] = {"n_boot": 1, "n_threads": self.n_threads}
         if self.metric == "log_likelihood":
-            value = log_likelihood(model, *data, concentration=concentration, **walking).mean
+            value = log_likelihood(model, *data, likelihood=likelihood, **walking).mean
         else:
             value = evaluate(model, *data, self.relevance, at=self.cutoffs, **walking)[self.metric].mean
         return -math.inf if math.isnan(value) else value
 
     def _evaluate(self, snapshot: Snapshot) -> None:
-        factors = snapshot.user_factors, snapshot.item_factors
-        value = self.value_of(factors, snapshot.state.model.likelihood.concentration)
+        likelihood, items = snapshot.state.model.likelihood, snapshot.item_factors
+        unit = np.asarray(likelihood.unit_mean)  # scores are this times the intensity
+        if self.metric != "log_likelihood" and unit.ndim and unit.shape[1] > 1:
+            items = np.asarray(items) * unit.T.astype(items.dtype)
+        value = self.value_of((snapshot.user_factors, items), likelihood)
         if not self.history or value > max(earlier for _, earlier in self.history):
             self.best = snapshot
         self.history.append((snapshot.sweep, value))

@@ -16,6 +16,7 @@ from nbmf.evaluation.stopping import EarlyStopping
 from nbmf.inference.progress import RunsProgress
 
 COLOR, BEST_COLOR = "#0072B2", "#D55E00"
+PENALTIES = {True: (3.0, 300.0), False: (3.0, 100.0)}  # of a model with factors (RobustMF), and of one without (NBSLIM)
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,24 +85,24 @@ class Search:
     components: tuple[int, int] = (5, 200)
     concentrations: tuple[float, float] = (0.1, 10.0)
     shapes: tuple[float, float] = (0.1, 3.0)
-    penalties: tuple[float, float] = (3.0, 100.0)
+    penalties: tuple[float, float] | None = None
     test_fraction: float = 0.2
     seed: int = 0
     verbose: bool = False
 
     def __post_init__(self) -> None:
         for name in ("components", "concentrations", "shapes", "penalties"):
-            least, most = getattr(self, name)
+            least, most = getattr(self, name) or (1, 1)
             if not 0 < least <= most:
                 raise ValueError(f"{name} is {(least, most)}; give a positive least value and one not below it")
 
-    def suggest(self, trial: Any, names: set[str]) -> dict[str, Any]:
+    def suggest(self, trial: Any, names: set[str], *, has_factors: bool) -> dict[str, Any]:
         """Return the settings of a trial: those of `names` that can be searched."""
         found: dict[str, Any] = {}
         if "n_components" in names:
             found["n_components"] = trial.suggest_int("n_components", *self.components, log=True)
         ranges = {"concentration": self.concentrations, "user_shape": self.shapes, "item_shape": self.shapes}
-        ranges["penalty"] = self.penalties
+        ranges["penalty"] = self.penalties or PENALTIES[has_factors]
         return found | {n: trial.suggest_float(n, *ends, log=True) for n, ends in ranges.items() if n in names}
 
 
@@ -123,7 +124,8 @@ def tune(
     data : Interactions
         Counts to fit. A part of the non-zeros is held out, so give the training part if you evaluate later.
     estimator : type
-        NBMF, PoissonMF (which has no concentration) or NBSLIM (concentration and penalty).
+        NBMF, PoissonMF (which has no concentration), CompoundMF, ZeroInflatedMF, BinaryMF (the number of components and
+        the shapes), RobustMF (also the penalty) or NBSLIM (concentration and penalty).
     n_trials : int
         Number of trials, including those of earlier calls with the same study.
     metric : str
@@ -136,7 +138,8 @@ def tune(
     report : callable, optional
         Called after each trial with its number, n_trials and its row.
     components, concentrations, shapes, penalties : tuple, optional
-        Smallest and largest value of each, by default (5, 200), (0.1, 10), (0.1, 3) and (3, 100); equal values fix it.
+        Smallest and largest value of each, by default (5, 200), (0.1, 10), (0.1, 3) and (3, 100), for RobustMF
+        (3, 300); equal values fix it.
     test_fraction, seed : float, int, optional
         Share of the non-zeros that is held out, by default 0.2, and the seed of everything random, by default 0.
     verbose : bool, optional
@@ -162,6 +165,9 @@ def tune(
     if not known & {"n_components", "penalty"}:
         raise TypeError(f"{estimator.__name__} has neither n_components nor a penalty to tune")
     given = dict(settings or {})
+    likelihood = getattr(estimator(), "_likelihood", None)
+    if metric == "log_likelihood" and likelihood is not None and not likelihood().is_normalized:
+        raise ValueError(f"the probabilities of {estimator.__name__} do not sum to 1; tune it by another metric")
     train, valid = data.split(where.test_fraction, seed=where.seed)
     EarlyStopping(train, valid, metric=metric)  # raises for an unknown metric before the search
     what = f"{fingerprint(train, valid)} {metric} {estimator.__name__} {sorted(given.items())!r}"
@@ -171,7 +177,8 @@ def tune(
     seeded = {"random_state": where.seed} if "random_state" in known else {}
 
     def run(trial: Any) -> float:
-        model = estimator(**{**seeded, **where.suggest(trial, known - set(given)), **given})
+        tried = where.suggest(trial, known - set(given), has_factors=has_factors)
+        model = estimator(**{**seeded, **tried, **given})
         stopping = EarlyStopping(train, valid, metric=metric, patience=4)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a trial may well fit badly; the best is fitted again

@@ -38,6 +38,11 @@ SMALL = {
     "poisson": {"n_components": 4},
     "binary": {"n_components": 4},
     "nbmf": {"n_components": 4},
+    "compound": {"n_components": 4},
+    "compound-geometric": {"n_components": 4},
+    "zero-inflated": {"n_components": 4, "probability": 0.9},
+    "robust": {"n_components": 4},
+    "bernoulli": {"n_components": 4},
     "averaged": {"n_components": 4, "max_iter": 50},
     "nbslim": {"penalty": 1.0},
 }

@@ -21,6 +21,7 @@ from threadpoolctl import threadpool_limits
 from nbmf.data import how_to_install
 from nbmf.data.interactions import Interactions
 from nbmf.estimators.averaged import Averaged
+from nbmf.estimators.family import BinaryMF, CompoundMF, RobustMF, ZeroInflatedMF
 from nbmf.estimators.nbmf import NBMF, PoissonMF
 from nbmf.estimators.slim import NBSLIM
 from nbmf.evaluation.evaluate import Judged
@@ -187,6 +188,9 @@ _SLIM_SPACE: Space = {
     "target": INPUTS,
     "tol": (0.5, 10.0),
 }
+_JUMP_SPACE: Space = {**_PF_SPACE, "jump": ("learn", "learn_per_item")}
+_ZERO_SPACE: Space = {**_PF_SPACE, "probability": ("learn", "learn_per_user")}
+_ROBUST_SPACE: Space = {**_PF_SPACE, "penalty": (3.0, 300.0)}
 _PF_DEFAULTS = _own_defaults(PoissonMF(), *_PF_SPACE, "tol")
 _NB_DEFAULTS = _own_defaults(NBMF(), *_PF_SPACE, "tol", "concentration", "input")
 
@@ -243,6 +247,27 @@ BASELINES: dict[str, Baseline] = {
     "poisson": Baseline("PF", partial(_fit_own, PoissonMF), _PF_DEFAULTS, _PF_SPACE),
     "binary": Baseline("binarized PF", partial(_fit_own, partial(PoissonMF, binarize=True)), _PF_DEFAULTS, _PF_SPACE),
     "nbmf": Baseline("NBMF", partial(_fit_own, NBMF), _NB_DEFAULTS, _NB_SPACE),
+    "compound": Baseline(
+        "CompoundMF", partial(_fit_own, CompoundMF), _own_defaults(CompoundMF(), *_JUMP_SPACE, "tol"), _JUMP_SPACE
+    ),
+    "compound-geometric": Baseline(
+        "CompoundMF, geometric",
+        partial(_fit_own, partial(CompoundMF, jumps="geometric")),
+        _own_defaults(CompoundMF(), *_JUMP_SPACE, "tol"),
+        _JUMP_SPACE,
+    ),
+    "zero-inflated": Baseline(
+        "ZeroInflatedMF",
+        partial(_fit_own, ZeroInflatedMF),
+        _own_defaults(ZeroInflatedMF(), *_ZERO_SPACE, "tol"),
+        _ZERO_SPACE,
+    ),
+    "robust": Baseline(
+        "RobustMF", partial(_fit_own, RobustMF), _own_defaults(RobustMF(), *_ROBUST_SPACE, "tol"), _ROBUST_SPACE
+    ),
+    "bernoulli": Baseline(
+        "BinaryMF", partial(_fit_own, BinaryMF), _own_defaults(BinaryMF(), *_PF_SPACE, "tol"), _PF_SPACE
+    ),
     "averaged": Baseline(
         "NBMF, 5 starts averaged",
         partial(_fit_own, lambda random_state, **own: Averaged(NBMF(**own), n_runs=5, random_state=random_state)),

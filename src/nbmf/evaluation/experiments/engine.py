@@ -29,6 +29,7 @@ from nbmf.evaluation import Comparison, Evaluation, Metric, compare, evaluate
 from nbmf.evaluation.evaluate import Judged, fingerprint
 from nbmf.evaluation.experiments.baselines import BASELINES
 from nbmf.evaluation.experiments.store import Job, Row, Store, packed
+from nbmf.evaluation.predictive import counts_likelihood
 from nbmf.inference.progress import RunsProgress, Stopwatch
 
 REPEATS, REPEATS_WITHIN = 5, 5.0  # a short fit is timed up to 5 times, within 5 seconds
@@ -64,6 +65,7 @@ class Task:
     measure: Callable[[Fit, Interactions], tuple[Judged, float, float]]  # `timed` or `measured`
     keeps_values: bool = True  # whether the metrics are also stored for each user
     n_threads: int = 1  # per job
+    is_likely: bool = False  # whether log-likelihoods are computed, where models have one
 
 
 def available_cores() -> int:
@@ -132,7 +134,8 @@ def run_job(task: Task, job: Job) -> tuple[Row, bytes | None]:
     of_users = {name: metric for name, metric in found.items() if not name.startswith("coverage")}
     means = {name: metric.mean for name, metric in of_users.items()}
     per_user = packed({name: metric.per_user for name, metric in of_users.items()}) if task.keeps_values else None
-    return Row(job, seconds, megabytes, "", _convergence(model), means), per_user
+    likely = counts_likelihood(model, *data, n_threads=n_threads) if task.is_likely else math.nan
+    return Row(job, seconds, megabytes, "", _convergence(model), means, likely), per_user
 
 
 def _convergence(model: Any) -> dict[str, Any]:
@@ -200,6 +203,10 @@ class Starts:
     def seconds(self, key: Any) -> float:
         """Return the median time of a fit."""
         return float(np.median([row.seconds for row in self.rows[key]]))
+
+    def log_likelihood(self, key: Any) -> float:
+        """Return the mean log-likelihood of a model's starts, nan if it cannot be compared."""
+        return float(np.mean([row.log_likelihood for row in self.rows[key]]))
 
     def compare(self, keys: Sequence[Any], metric: str, baseline: Any = None) -> Comparison:
         """Compare models user by user, each averaged over its starts."""

@@ -142,10 +142,10 @@ def compare_tuned(
     trials = [job for model in plan.models for job in plan.trials_of(model)]
     n_jobs = len(trials) + sum(len(plan.starts_of(model, {})) for model in plan.models)
     engine = Engine(store, n_jobs, n_jobs, report, limit_s=plan.limit_s, keeps_failures=True)
-    final = Task(train, test, ("counts", *THRESHOLDS), CUTOFFS, measured)
+    final = Task(train, test, ("counts", *THRESHOLDS), CUTOFFS, measured, is_likely=True)
     if trials:
         known, aside = train.split(VALIDATION_FRACTION, seed=plan.seed)
-        tried = replace(final, train=known, test=aside, measure=timed, keeps_values=False)
+        tried = replace(final, train=known, test=aside, measure=timed, keeps_values=False, is_likely=False)
         engine.run(tried, trials, n_workers or available_cores())
     for model in plan.models:
         settings = chosen_settings(store.rows(), plan, model)
