@@ -77,8 +77,11 @@ def factors(kind: type, folder: Path, **settings: Any) -> None:
     model.exposures("u0")
     model.similar_users("u0", n=2)
     model.score_samples(DATA)
-    lower, upper = model.predictive("u0", [0, 1]).interval(0.9)
-    assert (lower <= upper).all()
+    forecast = model.predictive("u0", [0, 1])
+    assert (forecast.mean >= 0).all()
+    if model.likelihood_.is_normalized:
+        lower, upper = forecast.interval(0.9)
+        assert (lower <= upper).all()
     model.predictive_for({0: 2}, [1])
     assert model.transform(COUNTS[:4]).shape == (4, 3)
     model.add_users(nbmf.Interactions.from_matrix(COUNTS[:2], users=["new", "newer"]))
@@ -99,6 +102,21 @@ def use_nbmf(folder: Path) -> None:
 def use_poisson(folder: Path) -> None:
     factors(nbmf.PoissonMF, folder)
     factors(nbmf.PoissonMF, folder, backend="reference", binarize=True, inference="mm")
+
+
+def use_family(folder: Path) -> None:
+    factors(nbmf.CompoundMF, folder)
+    factors(nbmf.CompoundMF, folder, backend="reference", jumps="geometric", jump="learn")
+    factors(nbmf.ZeroInflatedMF, folder, exposure="tied", n_clusters=4)
+    factors(nbmf.ZeroInflatedMF, folder, backend="reference", probability="learn_per_user", inference="mm")
+    factors(nbmf.RobustMF, folder, penalty=3.0)
+    factors(nbmf.BinaryMF, folder)
+
+
+def use_choose(folder: Path) -> None:
+    choice = nbmf.choose(DATA, ["PoissonMF", "NBMF", "BinaryMF"], n_components=2)
+    assert choice.best.fit(DATA).recommend("u0", n=3).items.shape == (1, 3)
+    assert choice.reason in repr(choice)
 
 
 def use_slim(folder: Path) -> None:
@@ -157,6 +175,15 @@ def use_files(folder: Path) -> None:
     nbmf.NBMF(**FACTORS | {"max_iter": 7}).fit(counts, resume=checkpoint)
 
 
+def use_comparison(folder: Path) -> None:
+    for kind in (nbmf.CoupledCompoundMF, nbmf.ExpoMF, nbmf.RandomGraphExposureMF):
+        model = kind(**FACTORS).fit(DATA)
+        model.save(folder / "model.nbmf")
+        loaded = nbmf.load(folder / "model.nbmf")
+        assert (loaded.recommend(n=3).items == model.recommend(n=3).items).all()
+        loaded.recommend_for({3: 2}, n=3)
+
+
 def use_distributed(folder: Path) -> None:
     path = write_plays(folder)
     expect_sentence("distributed", lambda: nbmf.distributed.fit(nbmf.NBMF(**FACTORS), path, n_workers=1))
@@ -172,6 +199,9 @@ USES = {  # by public name
     "PoissonMF": use_poisson,
     "NBSLIM": use_slim,
     "Averaged": use_averaged,
+    **dict.fromkeys(("BinaryMF", "CompoundMF", "RobustMF", "ZeroInflatedMF"), use_family),
+    "choose": use_choose,
+    **dict.fromkeys(("CoupledCompoundMF", "ExpoMF", "RandomGraphExposureMF"), use_comparison),
     "EarlyStopping": use_stopping,
     "Interactions": use_interactions,
     **dict.fromkeys(("compare", "evaluate", "evaluation", "ndcg"), use_evaluation),
@@ -216,6 +246,7 @@ def use_commands(folder: Path) -> None:
         "recommend": "nbmf recommend out.nbmf --user u0 --json",
         "evaluate": "nbmf evaluate plays.csv -k 3 --max-iter 5 --json",
         "compare": "nbmf compare plays.csv -k 3 --models nbmf,poisson,popularity --json",
+        "choose": "nbmf choose plays.csv -k 2 --models poisson,compound --json",
         "plan": "nbmf plan plays.csv --json",
         "warm": "nbmf warm --json",
     }

@@ -129,11 +129,27 @@ KINDS = {"Poisson", "NegativeBinomial", "Gamma", "Point"}
 
 
 def test_the_package_is_small():
-    the_house, at_the_door, models = 17_500, 2_500, 400  # what newcomers asked for and new models are counted apart
-    assert sum(len(path.read_text().splitlines()) for path in MODULES.values()) <= the_house + at_the_door + models
+    the_house, at_the_door = 17_500, 2_500  # what newcomers asked for and new models are counted apart
+    family, comparison = 1_800, 1_200  # likelihoods, their kernels and estimators; models to compare with
+    criticism, choice = 850, 900  # checking a model, from the draws to the page; choosing one of the family
+    most = the_house + at_the_door + family + comparison + criticism + choice
+    assert sum(len(path.read_text().splitlines()) for path in MODULES.values()) <= most
 
 
-@pytest.mark.parametrize("estimator", [nbmf.NBMF, nbmf.PoissonMF, nbmf.NBSLIM, nbmf.Averaged])
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        nbmf.NBMF,
+        nbmf.PoissonMF,
+        nbmf.CompoundMF,
+        nbmf.ZeroInflatedMF,
+        nbmf.NBSLIM,
+        nbmf.Averaged,
+        nbmf.ExpoMF,
+        nbmf.RandomGraphExposureMF,
+        nbmf.CoupledCompoundMF,
+    ],
+)
 def test_no_estimator_is_deep(estimator):
     """At most four classes of ours, the estimator's own included, so `recommend` is soon found."""
     ours = [each for each in inspect.getmro(estimator) if each.__module__.startswith("nbmf.")]
@@ -239,6 +255,6 @@ def test_the_way_from_fit_to_a_kernel_is_short(walked):
 
 
 def test_a_fit_runs_through_few_files(walked):
-    """Every file of ours in which anything runs between the beginning of `fit` and its end."""
+    """Every file of ours in which anything runs between the beginning of `fit` and its end; one checks the result."""
     _, files = walked
-    assert len(files) <= 15, sorted(files)
+    assert len(files) <= 15 + 1, "\n".join(sorted(files))

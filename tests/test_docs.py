@@ -39,6 +39,7 @@ METHODS = {  # of the estimators; NBSLIM has most of them
     "similar_users",
     "predictive",
     "predictive_for",
+    "check",
     "score",
     "score_samples",
     "transform",
@@ -189,7 +190,9 @@ def test_every_public_name_has_an_entry(site):
 
 
 @needs_mkdocs
-@pytest.mark.parametrize("name", ["NBMF", "PoissonMF", "NBSLIM", "Averaged"])
+@pytest.mark.parametrize(
+    "name", ["NBMF", "PoissonMF", "NBSLIM", "Averaged", "ExpoMF", "RandomGraphExposureMF", "CoupledCompoundMF"]
+)
 def test_every_method_of_an_estimator_has_an_entry(site, name):
     methods = {method for method in METHODS if hasattr(getattr(nbmf, name), method)}
     assert len(methods) > 8

@@ -25,6 +25,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -233,11 +234,11 @@ def in_document(rng: random.Random, document: dict[str, Any], arrays: dict[str, 
         case 0:
             part.pop(name, None)
         case 1:
-            part[name] = rng.choice(list(other.document.values()))
+            part[name] = deepcopy(rng.choice(list(other.document.values())))  # a shared one could end up inside itself
         case 2:
-            part[name] = other.document.get(name)
+            part[name] = deepcopy(other.document.get(name))
         case _:
-            part[name] = rng.choice(VALUES)
+            part[name] = deepcopy(rng.choice(VALUES))
 
 
 def in_settings(rng: random.Random, document: dict[str, Any], arrays: dict[str, Any], other: Good) -> None:
@@ -246,7 +247,7 @@ def in_settings(rng: random.Random, document: dict[str, Any], arrays: dict[str, 
     if not isinstance(settings, dict) or not settings:
         return
     name = rng.choice([*settings, "estimator", "binarize", "init", "penalty"])
-    settings[name] = rng.choice(VALUES)
+    settings[name] = deepcopy(rng.choice(VALUES))
     if rng.random() < 0.1:
         arrays[f"settings.{name}.key"] = np.arange(624, dtype=np.uint32)
     if rng.random() < 0.3:
@@ -296,13 +297,15 @@ def in_header(rng: random.Random, listed: dict[str, Any]) -> None:
     name = rng.choice(list(listed))
     entry = listed[name]
     if name == "__metadata__":
-        entry[rng.choice(("nbmf", "more"))] = rng.choice(VALUES)
+        entry[rng.choice(("nbmf", "more"))] = deepcopy(rng.choice(VALUES))
         return
     field = rng.choice(list(entry))
     if field == "dtype":
         entry[field] = rng.choice([*TYPES, "O", "F8", None, 3])
     elif rng.random() < 0.5 or not entry[field]:
-        entry[field] = rng.choice([[], [0], [-1], [2**62], [2**62, 4], [1e3], ["1"], [[1]], [1, 1, 1], *VALUES])
+        entry[field] = rng.choice(
+            [[], [0], [-1], [2**62], [2**62, 4], [1e3], ["1"], [[1]], [1, 1, 1], *deepcopy(VALUES)]
+        )
     else:
         entry[field][rng.randrange(len(entry[field]))] = rng.choice(
             [0, 1, -1, 8, 10**6, 2**40, 2**63, 10**30, 1.0, "1", None]

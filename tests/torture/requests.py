@@ -38,7 +38,18 @@ PATIENCE = 15.0  # seconds for the answer to a complete request
 GLANCE = 0.02  # seconds for the answer to one that is not
 MOST_LINGERING = 60
 GET = ("recommend", "explain", "exposures", "similar/items", "similar/users", "search/items", "search/users")
-WHOLE = ("/api/model", "/api/factors", "/api/map", "/api/fit", "/health", "/ready", "/metrics", "/openapi.json", "/")
+WHOLE = (
+    "/api/model",
+    "/api/factors",
+    "/api/map",
+    "/api/fit",
+    "/api/check",
+    "/health",
+    "/ready",
+    "/metrics",
+    "/openapi.json",
+    "/",
+)
 POST = ("/api/recommend", "/api/explain", "/api/recommend/batch")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get", "PROPFIND", "A" * 300)
 NUMBERS = (
