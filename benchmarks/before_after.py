@@ -17,8 +17,10 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +30,7 @@ import nbmf
 from measure import repeated
 from workload import N_CLUSTERS, N_COMPONENTS, popular_counts
 
-SWEEPS, QUESTIONS = 6, 40
+SWEEPS, QUESTIONS = 6, 200
 Job = Callable[[], list[float]]
 
 
@@ -69,20 +71,33 @@ def exact_sweep(quick: bool) -> Job:
     return sweeps(nbmf.NBMF(N_COMPONENTS, exposure="exact", random_state=0), matrix)
 
 
-def recommendation(quick: bool) -> Job:
-    """Ask for the ten best items of one user, as serving.py does."""
+QUESTIONS_ASKED: dict[str, Callable[[nbmf.NBMF, int, sp.csr_array], object]] = {
+    "recommend(user)": lambda model, user, row: model.recommend(user),
+    "recommend_for({…})": lambda model, user, row: model.recommend_for(dict(zip(row.indices, row.data, strict=True))),
+    "transform(row)": lambda model, user, row: model.transform(row),
+    "explain(user, item)": lambda model, user, row: model.explain(user, 0),
+    "similar_items(item)": lambda model, user, row: model.similar_items(0),
+    "predictive(user, item)": lambda model, user, row: model.predictive(user, 0).interval(),
+}
+
+
+def question(name: str, quick: bool) -> Job:
+    """Ask what serving.py asks: about one user with some 30 counts."""
     matrix = popular_counts(2_000, 40_000, 100_000) if quick else popular_counts(20_000, 40_000, 1_000_000)
     user = int(np.argmin(np.abs(np.diff(matrix.indptr) - 30)))
     settings = {"exposure": "tied", "n_clusters": N_CLUSTERS, "init": start(matrix), "max_iter": 2, "random_state": 0}
-    model = nbmf.NBMF(N_COMPONENTS, **settings).fit(matrix)
-    return lambda: repeated(lambda: model.recommend(user), QUESTIONS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # two sweeps are not enough
+        model = nbmf.NBMF(N_COMPONENTS, **settings).fit(matrix)
+    row = matrix[[user]]
+    return lambda: repeated(lambda: QUESTIONS_ASKED[name](model, user, row), QUESTIONS)
 
 
 CASES = {
     "sweep of NBMF, tied": tied_sweep,
     "sweep of PoissonMF": poisson_sweep,
     "sweep of NBMF, exact": exact_sweep,
-    "recommend(user)": recommendation,
+    **{name: partial(question, name) for name in QUESTIONS_ASKED},
 }
 
 
