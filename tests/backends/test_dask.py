@@ -179,6 +179,21 @@ def test_a_dask_data_frame(client):
     np.testing.assert_allclose(ours.objective_, alone.objective_, rtol=1e-9)
 
 
+def test_a_later_client_of_the_program_takes_no_part(counts_file, cluster, client, plain, monkeypatch):
+    """Tasks that were waited for in its event loop could not be gathered in ours."""
+    import distributed
+
+    clients, wait = set(), distributed.wait
+    monkeypatch.setattr(
+        distributed,
+        "wait",
+        lambda *given, **options: clients.add(distributed.default_client()) or wait(*given, **options),
+    )
+    with distributed.Client(cluster):
+        assert_same_bits(kill_workers.fit(counts_file, client), plain)
+    assert clients == {client}
+
+
 def test_a_killed_worker_changes_nothing(counts_file, cluster, client, plain):
     assert_same_bits(kill_workers.disturbed_fit(counts_file, client, cluster, seed=0), plain)
 

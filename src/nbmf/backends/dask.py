@@ -272,7 +272,8 @@ class Cluster(OnHost):
         try:
             while alone < PATIENCE:
                 try:
-                    distributed.wait(tasks, timeout=1)
+                    with self.client.as_current():  # waiting in the loop of a later client would bind the tasks to it
+                        distributed.wait(tasks, timeout=1)
                     break
                 except TimeoutError:
                     alone = 0 if self.client.ncores() else alone + 1

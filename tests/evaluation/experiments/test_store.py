@@ -16,7 +16,7 @@ from nbmf.evaluation.experiments.store import Job, Row, Store, packed, write_who
 
 SETTINGS = {"data": {"name": "plays", "nnz": 7}, "grid": {"seed": 0, "components": [2, 3]}}
 JOB = Job("nbmf-2-0", "nbmf", 0, {"n_components": 2, "tol": 1e-5, "input": "counts"})
-ROW = Row(JOB, 0.25, math.inf, "", {"sweeps": 3, "converged": True, "objective": -1.5}, {"ndcg_counts": 1 / 3})
+ROW = Row(JOB, 0.25, math.inf, "", {"sweeps": 3, "converged": True, "objective": -1.5}, {"ndcg_counts": 1 / 3}, -0.25)
 VALUES = {"ndcg_counts": np.array([0.1, np.nan, 1 / 3])}
 
 
