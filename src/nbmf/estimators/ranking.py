@@ -373,11 +373,12 @@ def nearest(rows: Array, others: Array, place: int, n: int) -> tuple[NDArray[np.
     check_at_least_one(n)
     scaled = rows * others.sum(axis=0, dtype=np.float64)
     # by a power of two per row, which leaves all digits as they are, so that no square overflows
-    scaled = np.ldexp(scaled, -np.frexp(scaled.max(axis=1, keepdims=True))[1])
-    length = np.linalg.norm(scaled, axis=1, keepdims=True)
+    scaled *= np.ldexp(1.0, np.clip(-np.frexp(scaled.max(axis=1, keepdims=True))[1], -1000, 1000))
+    length = np.sqrt(np.einsum("ik,ik->i", scaled, scaled))[:, None]
     profile = np.divide(scaled, length, out=scaled, where=length > 0)
     n = min(n, len(rows) - 1)
     if n == 0:
         return np.empty(0, np.intp), np.empty(0)
-    near, cosine = top(FactorScores(profile[[place]], profile), n, allowed=np.arange(len(rows)) != place, n_threads=1)
+    itself = sp.csr_array(([True], [place], [0, 1]), shape=(1, len(rows)))
+    near, cosine = top(FactorScores(profile[[place]], profile), n, exclude=itself, n_threads=1)
     return near[0], np.minimum(cosine[0], 1.0)
