@@ -206,11 +206,33 @@ def _logarithmic_row(counts, x, events, logs):
         product = product if y < 3.5 else product * third
         events[p] = x[p] * slope / product
         logs[p] = product * (1.0 if y < 1.5 else 0.5 if y < 2.5 else 1 / 6 if y < 3.5 else 1 / 24)
+    return _others(1, counts, x, events, logs)
+
+
+@compiled
+def _geometric_row(counts, x, events, logs):
+    """The same for geometric jumps: L(y−1), and L(y−1) − L(y−2), which is a Laguerre polynomial of order 0."""
+    for p in range(len(counts)):
+        y, z = np.float64(counts[p]), x[p]
+        fourth = 1.0 + z * (3.0 + z * (1.5 + z / 6))
+        third = 1.0 + z * (2.0 + z * 0.5)
+        difference = 1.0 if y < 1.5 else 1.0 + z if y < 2.5 else third if y < 3.5 else fourth
+        polynomial = 1.0 if y < 1.5 else 2.0 + z
+        polynomial = polynomial if y < 2.5 else polynomial + third
+        polynomial = polynomial if y < 3.5 else polynomial + fourth
+        events[p] = y * difference / polynomial
+        logs[p] = polynomial * (z / y)
+    return _others(2, counts, x, events, logs)
+
+
+@compiled
+def _others(law, counts, x, events, logs):
+    """Do what the products of small counts cannot, and return the other parts of the logarithms."""
     total = 0.0
     for p in range(len(counts)):
         y = np.float64(counts[p])
         if y > 4.0 or x[p] > LARGEST or y < 1.0 or y != np.floor(y):
-            events[p], logs[p], outside = logarithmic(y, x[p]) if y > 0.0 else (0.0, 1.0, 0.0)
+            events[p], logs[p], outside = events_of(law, y, x[p])
             total += outside
     return total
 
@@ -242,6 +264,8 @@ def allocate_events(law, scales, columns, counts, intensity, shares, work):
         x[p] = np.float64(intensity[p]) * scales[columns[p] if len(scales) > 1 else 0]
     if law == 1:
         total = _logarithmic_row(counts, x, events, logs)
+    elif law == 2:
+        total = _geometric_row(counts, x, events, logs)
     elif law == 3:
         total = _binary_row(counts, x, events, logs)
     else:
