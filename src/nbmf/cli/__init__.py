@@ -11,16 +11,19 @@ def main() -> None:
     """Factorize counts, such as plays, clicks, purchases or words, and recommend from them."""
 
 
-main.add_command(demo.demo)
-main.add_command(fit.fit)
-main.add_command(plan.plan)
-main.add_command(recommend.recommend)
-main.add_command(check.check)
-main.add_command(evaluate.evaluate)
-main.add_command(compare.compare)
-main.add_command(choose.choose)
-main.add_command(tune.tune)
-main.add_command(reproduce.reproduce)
-main.add_command(serve.serve)
-main.add_command(serve.explore)
-main.add_command(warm.warm)
+for command in (
+    demo.demo,
+    fit.fit,
+    plan.plan,
+    recommend.recommend,
+    check.check,
+    evaluate.evaluate,
+    compare.compare,
+    choose.choose,
+    tune.tune,
+    reproduce.reproduce,
+    serve.serve,
+    serve.explore,
+    warm.warm,
+):
+    main.add_command(command)

@@ -56,13 +56,9 @@ class CoupledCompoundMF(DenseModel):
 
     Examples
     --------
-    >>> import nbmf
-    >>> users = ["ann", "ann", "bob", "cy", "cy", "dee", "dee"]
-    >>> items = ["jazz", "blues", "jazz", "punk", "ska", "punk", "ska"]
-    >>> data = nbmf.Interactions.from_arrays(users, items, [9, 5, 7, 8, 2, 3, 6])
-    >>> model = nbmf.CoupledCompoundMF(2, random_state=0).fit(data)
-    >>> model.recommend("bob", n=1).items
-    array([['blues']], dtype='<U5')
+    >>> model = CoupledCompoundMF(2, random_state=0).fit([[9, 5, 0, 0], [7, 0, 0, 0], [0, 0, 8, 2], [0, 0, 3, 6]])
+    >>> model.recommend(1, n=1).items  # the second item, of which the first user has 5
+    array([[1]])
     """
 
     def __init__(
