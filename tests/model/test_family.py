@@ -10,6 +10,7 @@ from scipy import stats
 
 from helpers import count_matrices
 from nbmf.estimators.factorization import Factorization
+from nbmf.model.comparison import PoissonExposure
 from nbmf.model.family import BernoulliPoisson, GeometricJumps, LogarithmicJumps, RobustPoisson, ZeroInflatedPoisson
 from nbmf.model.likelihood import Poisson, log_probability
 
@@ -124,6 +125,23 @@ def test_every_sweep_ascends(law, inference, matrix):
     model = Factorization(2, likelihood=law, inference=inference, input=form, backend="reference", dtype="float64")
     model.set_params(max_iter=15, tol=0, random_state=0).fit(matrix)
     assert np.isfinite(model.objective_).all()
+
+
+@pytest.mark.parametrize(
+    "law", [GeometricJumps(0.5), PoissonExposure(np.array([[5000.0, 0.5, 4097, 30, 1e6]]))], ids=str
+)
+def test_tails_do_not_depend_on_what_else_is_asked_for(law):
+    """Large intensities are sampled; small ones beside them are not."""
+    μ = np.array([[5000.0, 0.5, 4097.0, 30.0, 1e6]])
+    y = np.array([[10_000.0, 0.0, 8000.0, 61.0, 2e6]]) if law.kind == "geometric_jumps" else law.mean(μ).round()
+    for tail in ("above", "up_to"):
+        together = getattr(law, tail)(y, μ)
+        for n in range(5):
+            one = law.at(np.array([0]), np.array([n])) if law.varies else law
+            assert getattr(one, tail)(y[:, n], μ[:, n]) == pytest.approx(together[:, n], rel=1e-12)
+    np.testing.assert_allclose(law.above(y, μ) + law.up_to(y, μ), 1, rtol=1e-9)
+    drawn = GeometricJumps(0.5).sample(np.random.RandomState(0), np.full(100_000, 5000.0))
+    assert GeometricJumps(0.5).above(10_100, 5000.0) == pytest.approx((drawn > 10_100).mean(), abs=0.005)
 
 
 @pytest.mark.parametrize("value", [0, 1, -0.5, np.nan, True])

@@ -115,6 +115,11 @@ def take_unknown(unknown: Any, users: Ids, items: Ids) -> sp.csr_array | None:
     return stored
 
 
+def without(matrix: sp.csr_array, unknown: sp.csr_array | None) -> sp.csr_array:
+    """Return the counts without those of unknown cells."""
+    return matrix if unknown is None else canonical(matrix - matrix * (unknown != 0))
+
+
 def _with_unknown(matrix: sp.csr_array, unknown: sp.csr_array) -> sp.csr_array:
     mask = canonical(sp.csr_array((np.ones(unknown.nnz), unknown.indices, unknown.indptr), shape=unknown.shape))
     mask.data[:] = 1.0

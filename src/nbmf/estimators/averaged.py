@@ -111,6 +111,11 @@ class Averaged(Factorization):
     def _check_settings(self) -> None:
         check_whole("n_runs", self.n_runs)
         check_seed(self.random_state)
+        if not isinstance(self._example, Factorization):
+            name = type(self._example).__name__
+            raise TypeError(
+                f"{name} cannot be averaged; Averaged takes a model with factors, such as NBMF or CompoundMF"
+            )
         self._example._check_settings()
 
     def _unite(self, members: Sequence[Factorization]) -> None:

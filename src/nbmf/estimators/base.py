@@ -134,7 +134,7 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
             one number per row.
         """
         if items is None:
-            return self._fit.scores_of(self._rows(users), self._resources).totals()
+            return self._fit.expected_totals(self._rows(users), self._resources)
         return self._fit.expected(*self._fit.pairs(users, items))
 
     def explain(self, user: Any, item: Any) -> Explanation:

@@ -13,12 +13,11 @@ import warnings
 from typing import Any, Self, cast
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
-from nbmf.backends.counts import take_unknown
+from nbmf.backends.counts import take_unknown, without
 from nbmf.estimators.base import Recommender
 from nbmf.estimators.comparison_fit import CoupledFit, RidgeFit, seen_cells
 from nbmf.estimators.factorization import Factorization
@@ -117,11 +116,7 @@ class RandomGraphExposureMF(SmallData, Factorization):
         return RandomGraphPoisson()
 
     def _likelihood_for(self, data: Data, unknown: Any) -> Likelihood:
-        hidden = take_unknown(unknown, data.users, data.items)
-        counts = data.matrix if hidden is None else data.matrix - data.matrix * (hidden != 0)
-        counts = sp.csr_array(counts)
-        counts.eliminate_zeros()
-        return RandomGraphPoisson.of(counts)
+        return RandomGraphPoisson.of(without(data.matrix, take_unknown(unknown, data.users, data.items)))
 
 
 class DenseModel(SmallData):

@@ -181,7 +181,8 @@ class TopItems(Table):
     items, names : array, array or None
         Ids of the items, and their names if items have names.
     weight : array
-        Expected count of each item that comes from the component, over all users: Σ_u⟨w_uk⟩⟨h_ik⟩.
+        What of each item's scores comes from the component, over all users: Σ_u⟨w_uk⟩⟨h_ik⟩ times the mean of a count
+        of intensity 1, which is an expected count where scores are.
     share : array
         What part of the item's whole expected count that is, from 0 to 1.
     """

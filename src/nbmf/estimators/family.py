@@ -7,6 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
+from nbmf.backends.counts import take_unknown, without
 from nbmf.estimators.base import one_of
 from nbmf.estimators.factorization import Factorization
 from nbmf.estimators.factorize import Data, as_number
@@ -16,15 +17,16 @@ from nbmf.model.family import BernoulliPoisson, GeometricJumps, LogarithmicJumps
 from nbmf.model.likelihood import Likelihood
 
 JUMPS = {"logarithmic": LogarithmicJumps, "geometric": GeometricJumps}
+LARGEST = 1e18  # counts beyond which a sum of jumps has no digits left
 LEARNED = {"learn": "all", "learn_per_user": "user", "learn_per_item": "item"}
 
 
 class CompoundMF(Factorization):
     """Compound Poisson factorization: n_ui ~ Poisson([WHᵀ]_ui) events, and a count is the sum of their sizes.
 
-    It keeps apart how often something happens, which the factors explain, and how much of it at a time. So it needs no
-    exposures, takes the non-zeros only, and large counts do not outweigh all others. Scores are expected counts, the
-    mean size of an event times [WHᵀ]_ui.
+    It separates how often something happens, which the factors explain, from how much of it there is at a time. So it
+    needs no exposures, its cost depends only on the non-zero counts, and a few large counts do not outweigh the rest.
+    Scores are expected counts, the mean size of an event times [WHᵀ]_ui.
 
     Parameters
     ----------
@@ -87,10 +89,13 @@ class CompoundMF(Factorization):
 
     def _likelihood_for(self, data: Data, unknown: Any) -> Likelihood:
         """Begin with one event per count."""
+        counts = without(data.matrix, take_unknown(unknown, data.users, data.items)).data
+        if counts.max(initial=0) > LARGEST:
+            raise ValueError(f"a count is {counts.max():g}; {type(self).__name__} takes counts up to {LARGEST:g}")
         likelihood = self._likelihood()
-        if not isinstance(self.jump, str) or not data.matrix.nnz:
+        if not isinstance(self.jump, str) or not len(counts):
             return likelihood
-        return likelihood.relearned(float(np.mean(data.matrix.data, dtype=np.float64)))
+        return likelihood.relearned(float(np.mean(counts, dtype=np.float64)))
 
     def _learned(self) -> Learned:
         return replace(super()._learned(), likelihood=LEARNED.get(str(self.jump), ""))
@@ -103,8 +108,8 @@ class CompoundMF(Factorization):
 class ZeroInflatedMF(Factorization):
     """Zero-inflated Poisson factorization: y_ui ~ Poisson(a_ui [WHᵀ]_ui), a_ui ~ Bernoulli(π): exposed, or not at all.
 
-    Suits data in which many zeros mean that somebody never met the item, and the other counts are hardly more spread
-    than Poisson's. Scores are expected counts, π[WHᵀ]_ui.
+    Suits data in which many zeros mean that the user never came across the item, and the other counts are hardly more
+    dispersed than Poisson counts. Scores are expected counts, π[WHᵀ]_ui.
 
     Parameters
     ----------
@@ -175,7 +180,8 @@ class RobustMF(Factorization):
     """Robust Poisson factorization: y_ui ~ Poisson([WHᵀ]_ui + s_ui) with sparse outliers s_ui ≥ 0, each of penalty ρs.
 
     A count above (1+ρ)[WHᵀ]_ui is an outlier: what exceeds that is put down to s_ui and does not pull the factors. It
-    is a profile likelihood, so it has expected counts but no distribution of new ones.
+    is a profile likelihood, so it has expected counts but no distribution of new ones, and `score` can only be compared
+    between models with the same penalty.
 
     Parameters
     ----------
@@ -218,6 +224,8 @@ class RobustMF(Factorization):
         self._keep(locals())
 
     def _likelihood(self) -> Likelihood:
+        if not as_number(self.penalty) > 0:
+            raise ValueError(f"penalty is {self.penalty!r}; it must be a positive number (large is Poisson)")
         return RobustPoisson(as_number(self.penalty))
 
 

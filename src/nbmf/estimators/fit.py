@@ -14,8 +14,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from nbmf.backends.counts import without
 from nbmf.data.ids import Lookup
-from nbmf.data.interactions import FORMS, Ids, canonical, formed
+from nbmf.data.interactions import FORMS, Ids, formed
 from nbmf.estimators.fold_in import FixedSide, Resources, fold_in
 from nbmf.estimators.ranking import (
     FactorScores,
@@ -123,6 +124,10 @@ class FitResult(ABC):
         """Return the expected counts of pairs, in the form that scores are of."""
         return self.scores().pairs(rows, columns)
 
+    def expected_totals(self, rows: NewRows, resources: Resources) -> Array:
+        """Return the expected total of each new user, in the form that scores are of."""
+        return self.scores_of(rows, resources).totals()
+
     @abstractmethod
     def check_of_counts(self) -> None:
         """Refuse where the likelihood is of transformed counts, so that counts have no distribution."""
@@ -183,7 +188,7 @@ class FactorFit(FitResult):
     @property
     def fitted(self) -> sp.csr_array:
         """The counts that were fitted, without cells that were left out of the likelihood."""
-        return self.counts if self.unknown is None else canonical(self.counts - self.counts * (self.unknown != 0))
+        return without(self.counts, self.unknown)
 
     def taken(self, row: int) -> tuple[NDArray[Any], Array]:
         """Return the columns and counts of what a user has, without cells that were left out of the likelihood."""
@@ -234,6 +239,13 @@ class FactorFit(FitResult):
     def expected(self, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Array:
         μ = self.intensity_scores().pairs(rows, columns)
         return np.asarray(self._likelihood_of(rows, columns).mean(μ), μ.dtype)
+
+    def expected_totals(self, rows: NewRows, resources: Resources) -> Array:
+        likelihood = self.fixed_items.likelihood
+        if likelihood.has_linear_mean:
+            return super().expected_totals(rows, resources)
+        users, items = self.factors_of(rows, resources).mean, self.item_posterior.mean.T
+        return np.array([likelihood.mean((user @ items)[None, :]).sum() for user in users], self.dtype)
 
     def check_of_counts(self) -> None:
         if self.input == "log1p":
@@ -286,13 +298,14 @@ class FactorFit(FitResult):
     @cached_property
     def _expected(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Σ_u⟨w_uk⟩ of each component, and the expected count of each item over all users."""
-        of_users = self.user_posterior.mean.sum(axis=0, dtype=np.float64)
-        return of_users, self.item_posterior.mean @ of_users
+        users, items = self._scored
+        of_users = users.sum(axis=0, dtype=np.float64)
+        return of_users, items @ of_users
 
     def top_items(self, component: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
         """Return the n items that mark a component, their expected counts by it, and its share of all they expect."""
         of_users, total = self._expected
-        return most_typical(self.item_posterior.mean[:, component] * of_users[component], total, n)
+        return most_typical(self._scored[1][:, component] * of_users[component], total, n)
 
     def similar_items(self, column: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
         return nearest(self.item_posterior.mean, self.user_posterior.mean, column, n)
@@ -340,7 +353,12 @@ class AverageFit(FactorFit):
         )
 
     def factors_of(self, rows: NewRows, resources: Resources) -> Point:
-        return Point(_side_by_side([member.factors_of(rows, resources).mean for member in self.members]))
+        own = [member.factors_of(rows, resources).mean for member in self.members]
+        unit = np.asarray(self.model.likelihood.unit_mean)
+        if unit.ndim and len(unit) > 1:  # as in `of`, where the parameter of each user is known
+            typical = [float(fit.fixed_items.likelihood.unit_mean) for fit in (self, *self.members)]
+            own = [(w * (t / typical[0])).astype(w.dtype) for w, t in zip(own, typical[1:], strict=True)]
+        return Point(_side_by_side(own))
 
     def component_name(self, component: int) -> str:
         member, own = self._of_member(component)

@@ -148,6 +148,8 @@ def calibration(
     if not isinstance(n_max, int | np.integer) or not 1 <= n_max <= MOST_COUNTS:
         raise ValueError(f"n_max is {n_max!r}; it must be a whole number from 1 to {MOST_COUNTS}")
     known, held_out, likelihood = _prepare(model, train, test, concentration)
+    if not likelihood.is_normalized:
+        raise ValueError(f"the probabilities of {likelihood.kind!r} do not sum to 1, so there is nothing to tabulate")
     broken = held_out.data[held_out.data % 1 != 0]
     if len(broken):
         raise ValueError(f"test has the count {broken[0]}; only whole numbers can be tabulated")
@@ -239,7 +241,7 @@ class Frequencies:
             sum_probabilities(scores, self.train.shape[1], rows, *seen, float(likelihood.concentration), totals)
             return
         μ, unseen = scores[:, : self.train.shape[1]].astype(np.float64), self.train[rows].toarray() == 0
-        for count in range(totals.shape[1]):
+        for count in range(int(min(totals.shape[1], likelihood.most + 1))):
             with np.errstate(divide="ignore"):
                 probability = np.exp(log_probability(likelihood, float(count), μ))
             totals[:, count] = np.sum(probability, axis=1, where=unseen)

@@ -15,18 +15,19 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import gammainc, gammaincc, gammaln, wrightomega, xlogy
+from scipy.special import gammainc, gammaincc, gammaln, wrightomega
 
+from nbmf.model.family import BernoulliExposure, where_seen
 from nbmf.model.likelihood import Array, Likelihood, Parameter
+from nbmf.model.series import poisson_average
 
 SUMMED_AT_A_TIME = 8192  # cells whose exposures are summed together
 WIDE = 8.0  # standard deviation of a from which not every a is summed
 REACH = 10.0  # standard deviations to either side that a sum covers
-MOST_EXPOSURES = 4096  # up to which a tail is summed one exposure at a time
 
 
 @dataclass(frozen=True)
-class RandomGraphPoisson(Likelihood):
+class RandomGraphPoisson(BernoulliExposure, Likelihood):
     """Zero-inflated Poisson counts whose exposures are the links of a random graph with the degrees of the data.
 
     The degrees enter by their product, so a transposed likelihood is one with the two arrays transposed.
@@ -50,6 +51,7 @@ class RandomGraphPoisson(Likelihood):
     """
 
     kind = "random_graph_poisson"
+    has_linear_mean = False
     user_degree: Parameter = 1.0
     item_degree: Parameter = 1.0
     n_links: float = 4.0
@@ -59,7 +61,7 @@ class RandomGraphPoisson(Likelihood):
 
     @classmethod
     def of(cls, counts: sp.csr_array) -> "RandomGraphPoisson":
-        """Return the likelihood with the degrees of the counts; whoever has none is taken as having one."""
+        """Return the likelihood with the degrees of the counts; a user or item without counts is given degree 1."""
         users, items = np.diff(counts.indptr), np.bincount(counts.indices, minlength=counts.shape[1])
         degrees = [np.maximum(found, 1).astype(np.float64) for found in (users, items)]
         return cls(degrees[0][:, None], degrees[1][None, :], float(max(counts.nnz, 1)))
@@ -68,45 +70,6 @@ class RandomGraphPoisson(Likelihood):
     def probability(self) -> Any:
         """π of being exposed, from 0 to 1 inclusive."""
         return np.minimum(2 * np.asarray(self.user_degree) * self.item_degree / self.n_links, 1.0)
-
-    def exposure(self, count: ArrayLike, intensity: ArrayLike) -> Array:
-        """Return 1 for a positive count, πe^(−μ)/(1 − π + πe^(−μ)) for a zero."""
-        π, seen = self.probability, np.asarray(count) > 0
-        exposed = π * np.exp(-np.asarray(intensity))
-        certain = seen | (π == 1)  # where both parts may underflow
-        return np.asarray(np.where(certain, 1.0, exposed / np.where(certain, 1.0, 1 - π + exposed)))
-
-    def exposure_sd(self, count: ArrayLike, intensity: ArrayLike) -> Array:
-        """Return the standard deviation of a Bernoulli variable."""
-        mean = self.exposure(count, intensity)
-        return np.asarray(np.sqrt(mean * (1 - mean)))
-
-    def log_base(self, count: ArrayLike) -> Array:
-        """Return ln π − ln y! for a positive count."""
-        y, π = np.broadcast_arrays(np.asarray(count, np.float64), self.probability)
-        return _where_seen(y, lambda seen: np.log(π[seen]) - gammaln(y[seen] + 1.0))
-
-    def log_evidence(self, count: ArrayLike, intensity: ArrayLike) -> Array:
-        """Return ln π − μ − ln y! for a positive count, ln(1 − π + πe^(−μ)) for a zero."""
-        y, μ, π = np.asarray(count), np.asarray(intensity), self.probability
-        certain = (y > 0) | (π == 1)
-        return np.asarray(self.log_base(y) + np.where(certain, -μ, np.log1p(np.where(certain, 0, π) * np.expm1(-μ))))
-
-    def mean(self, intensity: Array) -> Array:
-        """Return πμ."""
-        return np.asarray(self.probability * intensity)
-
-    def variance(self, intensity: Array) -> Array:
-        """Return πμ(1 + (1−π)μ)."""
-        return np.asarray(self.mean(intensity) * (1 + (1 - self.probability) * intensity))
-
-    def above(self, count: ArrayLike, intensity: ArrayLike) -> Array:
-        """Return P(y > count | μ)."""
-        return np.asarray(self.probability * gammainc(np.asarray(count) + 1, intensity))
-
-    def up_to(self, count: ArrayLike, intensity: ArrayLike) -> Array:
-        """Return P(y ≤ count | μ)."""
-        return np.asarray(1 - self.probability + self.probability * gammaincc(np.asarray(count) + 1, intensity))
 
 
 @dataclass(frozen=True)
@@ -147,7 +110,7 @@ class PoissonExposure(Likelihood):
     def log_base(self, count: ArrayLike) -> Array:
         """Return −ln y!."""
         y = np.asarray(count, np.float64)
-        return _where_seen(y, lambda seen: -gammaln(y[seen] + 1.0))
+        return where_seen(y, lambda seen: -gammaln(y[seen] + 1.0))
 
     def log_evidence(self, count: ArrayLike, intensity: ArrayLike) -> Array:
         """Return −Λ − ln y! + ln Σ_a zᵃaʸ/a!, which is z − Λ = Λ(e^(−μ) − 1) for a zero."""
@@ -181,27 +144,13 @@ class PoissonExposure(Likelihood):
 
     def _tail(self, count: ArrayLike, intensity: ArrayLike, function: Callable[..., Any]) -> Array:
         """Average a tail of Poisson(aμ), an incomplete gamma function, over a ~ Poisson(Λ)."""
-        c, μ, Λ = (np.asarray(each, np.float64)[..., None] for each in (count, intensity, self.mean_exposure))
-        last = float(np.max(Λ, initial=0) + 12 * np.sqrt(np.max(Λ, initial=0)) + 30)
-        a = np.arange(min(last, MOST_EXPOSURES) + 1)
-        if last > MOST_EXPOSURES:  # some around their mean stand for all
-            steps = np.arange(-REACH * WIDE, REACH * WIDE + 1)
-            a = np.maximum(np.rint(Λ) + steps * np.maximum(np.sqrt(Λ) / WIDE, 1), 0)
-        weights = np.exp(xlogy(a, Λ) - gammaln(a + 1) - Λ)
-        return np.asarray((weights * function(c + 1, a * μ)).sum(axis=-1) / weights.sum(axis=-1))
+        return poisson_average(lambda a, c, μ: function(c + 1, a * μ), self.mean_exposure, count, intensity)
 
 
 def _check_positive(likelihood: Likelihood) -> None:
     for name, value in likelihood.parameters.items():
         if isinstance(value, bool) or not np.all((np.asarray(value) > 0) & np.isfinite(value)):
             raise ValueError(f"{name} is {value!r}; it must be positive and finite")
-
-
-def _where_seen(count: NDArray[Any], value: Callable[[NDArray[np.bool_]], NDArray[Any]]) -> NDArray[np.float64]:
-    """Return the value of positive counts and 0 elsewhere; most counts are 0, and logarithms take long."""
-    found, seen = np.zeros(count.shape), count > 0
-    found[seen] = value(seen)
-    return found
 
 
 def sum_exposures(count: NDArray[Any], log_z: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -14,6 +14,7 @@ All but the last depend on λ by x, a multiple of it (`events_scale`); what depe
 becomes one event.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,10 +23,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainc, betaincc, digamma, gammainc, gammaincc, gammaln, xlogy
 
 from nbmf.model.likelihood import Array, Likelihood, Parameter
+from nbmf.model.series import NODES, STIRLING, digamma_rise, log_gamma_rise, poisson_average
 
-STIRLING = 12.0  # from which differences of Γ functions, which would cancel, are taken from Stirling's series
-NODES = np.arange(-32.0, 33.0)  # where a sum over events is sampled: eight standard deviations to either side
-MOST_EVENTS = 4096  # up to which a tail is summed event by event
 NEWTON_STEPS = 60
 JUMPS = 1e-9, 1 - 1e-12  # bounds of a learned θ or p
 PROBABILITIES = 1e-9, 1 - 1e-9  # bounds of a learned π
@@ -38,7 +37,7 @@ class LogarithmicJumps(Likelihood):
     Parameters
     ----------
     jump : float or array
-        θ, between 0 and 1: small jumps are all 1, and large ones are heavy-tailed.
+        θ, between 0 and 1. Near 0 every jump is 1; near 1 jumps are heavy-tailed.
 
     Examples
     --------
@@ -64,20 +63,20 @@ class LogarithmicJumps(Likelihood):
         return _plain(1 / self._rate)
 
     def events(self, count: ArrayLike, geometric_intensity: ArrayLike) -> Array:
-        """Return x(ψ(y+x) − ψ(x)), between 1 and y; r stands for x. A fraction of a count has one event, too."""
+        """Return x(ψ(y+x) − ψ(x)), between 1 and y; r stands for x. A count below 1 also has one event."""
         r, y = np.asarray(geometric_intensity) * self.events_scale, np.maximum(np.asarray(count, np.float64), 1.0)
         # ψ(r) = ψ(1+r) − 1/r, so nothing overflows for small r
         small = np.minimum(r, STIRLING)
         direct = 1 + small * (digamma(y + small) - digamma(1 + small))
-        found = np.where(r < STIRLING, direct, _digamma_rise(y, np.maximum(r, STIRLING)))
+        found = np.where(r < STIRLING, direct, digamma_rise(y, np.maximum(r, STIRLING)))
         return np.asarray(np.where(np.asarray(count) > 0, found, 0.0))
 
     def log_events(self, count: ArrayLike, geometric_intensity: ArrayLike) -> Array:
         """Return lnΓ(y+x) − lnΓ(x) − ln y!."""
         r, y = np.asarray(geometric_intensity) * self.events_scale, np.maximum(np.asarray(count, np.float64), 1.0)
         positive = np.maximum(r, np.finfo(np.float64).tiny)
-        by_count = _log_gamma_rise(y + 1, positive - 1) - gammaln(positive)
-        by_intensity = _log_gamma_rise(positive, y) - gammaln(y + 1)
+        by_count = log_gamma_rise(y + 1, positive - 1) - gammaln(positive)
+        by_intensity = log_gamma_rise(positive, y) - gammaln(y + 1)
         return np.asarray(np.where(np.asarray(count) > 0, np.where(positive < y, by_count, by_intensity), 0.0))
 
     def log_base(self, count: ArrayLike) -> Array:
@@ -150,18 +149,18 @@ class GeometricJumps(Likelihood):
         """Return the numbers of events n at which Σ_n C(y−1, n−1) xⁿ/n! is sampled, the terms' logarithms, and a step.
 
         The terms are largest near n with n² + n(1+x) = yx and fall off like a normal density. Where its deviation is
-        above four, 65 of them, some apart, sum up to what all do.
+        above four, 65 evenly spaced ones give the same sum.
         """
         x = np.asarray(geometric_intensity, np.float64) * self.events_scale
         y, z = np.broadcast_arrays(np.asarray(count, np.float64), np.maximum(x, np.finfo(np.float64).tiny))
-        y = np.maximum(y, 1.0)  # no count, nor a fraction of one, has less than one event
+        y = np.maximum(y, 1.0)  # a count below 1 also has one event
         mode = 2 * y * z / (1 + z + np.sqrt((1 + z) ** 2 + 4 * y * z))
         deviation = 1 / np.sqrt(2 / np.maximum(mode, 1) + 1 / (y - np.minimum(mode, y) + 1))
         step = np.maximum(deviation / 4, 1.0)
         n = np.clip(np.rint(mode), 1, np.floor(y))[..., None] + NODES * step[..., None]
         y, inside = y[..., None], (n >= 1) & (n <= y[..., None])
         n = np.where(inside, n, 1.0)
-        chosen = _log_gamma_rise(np.maximum(y - n, 0) + 1, n - 1) - gammaln(n)  # C(y−1, n−1)
+        chosen = log_gamma_rise(np.maximum(y - n, 0) + 1, n - 1) - gammaln(n)  # C(y−1, n−1)
         logs = n * np.log(z)[..., None] - gammaln(n + 1) + chosen
         return n, np.where(inside, logs, -np.inf), step
 
@@ -206,16 +205,13 @@ class GeometricJumps(Likelihood):
 
     def _tail(self, count: ArrayLike, intensity: ArrayLike, function: Any, beyond: float) -> Array:
         """Average a tail of the sum of n jumps, an incomplete beta function, over n ~ Poisson(μ)."""
-        c, μ, p = (np.asarray(each, np.float64)[..., None] for each in (count, intensity, self.jump))
-        last = float(np.max(μ, initial=0) + 12 * np.sqrt(np.max(μ, initial=0)) + 30)
-        every = np.arange(min(last, MOST_EVENTS) + 1)
-        # so many events are sampled around their mean
-        n = every if last <= MOST_EVENTS else np.maximum(np.rint(μ) + 1.5 * NODES * np.maximum(np.sqrt(μ) / 4, 1), 0)
-        weights = np.exp(xlogy(n, μ) - gammaln(n + 1) - μ)
-        some = (n > 0) & (n <= c)
-        tail = function(np.where(some, n, 1.0), np.where(some, c - n, 0.0) + 1, 1 - p)
-        tail = np.where(some, tail, np.where(n > 0, beyond, 1 - beyond))
-        return np.asarray((weights * tail).sum(axis=-1) / weights.sum(axis=-1))
+
+        def tail(n: NDArray[Any], c: NDArray[Any], p: NDArray[Any]) -> NDArray[Any]:
+            some = (n > 0) & (n <= c)
+            of_some = function(np.where(some, n, 1.0), np.where(some, c - n, 0.0) + 1, 1 - p)
+            return np.where(some, of_some, np.where(n > 0, beyond, 1 - beyond))
+
+        return poisson_average(tail, intensity, count, self.jump)
 
     def sample(self, rng: np.random.RandomState, intensity: Array) -> NDArray[np.int64]:
         """Return sums of n ~ Poisson(μ) jumps: n, and NB(n, p) for what they are above 1."""
@@ -228,6 +224,7 @@ class BernoulliPoisson(Likelihood):
     """Whether there was any event: y = 1[n ≥ 1], so P(y = 1) = 1 − e^(−μ). Counts above 1 are taken as 1."""
 
     kind = "bernoulli_poisson"
+    has_linear_mean = False
     most = 1.0
 
     def events(self, count: ArrayLike, geometric_intensity: ArrayLike) -> Array:
@@ -301,9 +298,60 @@ class RobustPoisson(Likelihood):
         return np.asarray(-y * np.log1p(self.penalty) - gammaln(y + 1.0))
 
 
+class BernoulliExposure:
+    """Exposed or not: a ~ Bernoulli(π), y ~ Poisson(aμ), with mean πμ and variance πμ(1 + (1−π)μ); π may be 1."""
+
+    probability: Any
+
+    def exposure(self, count: ArrayLike, intensity: ArrayLike) -> Array:
+        """Return 1 for a positive count, πe^(−μ)/(1 − π + πe^(−μ)) for a zero."""
+        π, seen = np.asarray(self.probability), np.asarray(count) > 0
+        exposed = π * np.exp(-np.asarray(intensity))
+        certain = seen | (π == 1)  # where both parts may underflow
+        return np.asarray(np.where(certain, 1.0, exposed / np.where(certain, 1.0, 1 - π + exposed)))
+
+    def exposure_sd(self, count: ArrayLike, intensity: ArrayLike) -> Array:
+        """Return the standard deviation of a Bernoulli variable."""
+        mean = self.exposure(count, intensity)
+        return np.asarray(np.sqrt(mean * (1 - mean)))
+
+    def log_base(self, count: ArrayLike) -> Array:
+        """Return ln π − ln y! for a positive count."""
+        y, π = np.broadcast_arrays(np.asarray(count, np.float64), self.probability)
+        return where_seen(y, lambda seen: np.log(π[seen]) - gammaln(y[seen] + 1.0))
+
+    def log_evidence(self, count: ArrayLike, intensity: ArrayLike) -> Array:
+        """Return ln π − μ − ln y! for a positive count, ln(1 − π + πe^(−μ)) for a zero."""
+        y, μ, π = np.asarray(count), np.asarray(intensity), np.asarray(self.probability)
+        certain = (y > 0) | (π == 1)
+        return np.asarray(self.log_base(y) + np.where(certain, -μ, np.log1p(np.where(certain, 0, π) * np.expm1(-μ))))
+
+    def mean(self, intensity: Array) -> Array:
+        """Return πμ."""
+        return np.asarray(self.probability * intensity)
+
+    def variance(self, intensity: Array) -> Array:
+        """Return πμ(1 + (1−π)μ)."""
+        return np.asarray(self.mean(intensity) * (1 + (1 - np.asarray(self.probability)) * intensity))
+
+    def above(self, count: ArrayLike, intensity: ArrayLike) -> Array:
+        """Return P(y > count | μ)."""
+        return np.asarray(self.probability * gammainc(np.asarray(count) + 1, intensity))
+
+    def up_to(self, count: ArrayLike, intensity: ArrayLike) -> Array:
+        """Return P(y ≤ count | μ)."""
+        π = np.asarray(self.probability)
+        return np.asarray(1 - π + π * gammaincc(np.asarray(count) + 1, intensity))
+
+    def sample(self, rng: np.random.RandomState, intensity: Array) -> NDArray[np.int64]:
+        """Return draws from Poisson(aμ), a ~ Bernoulli(π)."""
+        π = self.probability
+        return np.asarray(rng.poisson(rng.binomial(1, π, np.broadcast(π, intensity).shape) * intensity))
+
+
 @dataclass(frozen=True)
-class ZeroInflatedPoisson(Likelihood):
-    """Exposed or not: a ~ Bernoulli(π), y ~ Poisson(aμ), with mean πμ and variance πμ(1 + (1−π)μ).
+class ZeroInflatedPoisson(BernoulliExposure, Likelihood):
+    """Exposed or not, each with the probability π.
 
     Parameters
     ----------
@@ -323,53 +371,21 @@ class ZeroInflatedPoisson(Likelihood):
         """π."""
         return self.probability
 
-    def relearned(self, mean: ArrayLike) -> "ZeroInflatedPoisson":
-        """Return the likelihood whose π is the mean exposure."""
-        return replace(self, probability=_plain(np.clip(np.asarray(mean, np.float64), *PROBABILITIES)))
-
-    def exposure(self, count: ArrayLike, intensity: ArrayLike) -> Array:
-        """Return 1 for a positive count, πe^(−μ)/(1 − π + πe^(−μ)) for a zero."""
-        exposed = self.probability * np.exp(-np.asarray(intensity))
-        return np.asarray(np.where(np.asarray(count) > 0, 1.0, exposed / (1 - np.asarray(self.probability) + exposed)))
-
-    def exposure_sd(self, count: ArrayLike, intensity: ArrayLike) -> Array:
-        """Return the standard deviation of a Bernoulli variable."""
-        mean = self.exposure(count, intensity)
-        return np.asarray(np.sqrt(mean * (1 - mean)))
-
-    def log_base(self, count: ArrayLike) -> Array:
-        """Return ln π − ln y! for a positive count."""
-        y = np.asarray(count)
-        return np.asarray(np.where(y > 0, np.log(self.probability) - gammaln(y + 1.0), 0.0))
-
-    def log_evidence(self, count: ArrayLike, intensity: ArrayLike) -> Array:
-        """Return ln π − μ − ln y! for a positive count, ln(1 − π + πe^(−μ)) for a zero."""
-        y, μ = np.asarray(count), np.asarray(intensity)
-        return np.asarray(self.log_base(y) + np.where(y > 0, -μ, np.log1p(self.probability * np.expm1(-μ))))
-
     @property
     def unit_mean(self) -> Parameter:
         """π."""
         return self.probability
 
-    def variance(self, intensity: Array) -> Array:
-        """Return πμ(1 + (1−π)μ)."""
-        return np.asarray(self.mean(intensity) * (1 + (1 - np.asarray(self.probability)) * intensity))
+    def relearned(self, mean: ArrayLike) -> "ZeroInflatedPoisson":
+        """Return the likelihood whose π is the mean exposure."""
+        return replace(self, probability=_plain(np.clip(np.asarray(mean, np.float64), *PROBABILITIES)))
 
-    def above(self, count: ArrayLike, intensity: ArrayLike) -> Array:
-        """Return P(y > count | μ)."""
-        return np.asarray(self.probability * gammainc(np.asarray(count) + 1, intensity))
 
-    def up_to(self, count: ArrayLike, intensity: ArrayLike) -> Array:
-        """Return P(y ≤ count | μ)."""
-        return np.asarray(
-            1 - np.asarray(self.probability) + self.probability * gammaincc(np.asarray(count) + 1, intensity)
-        )
-
-    def sample(self, rng: np.random.RandomState, intensity: Array) -> NDArray[np.int64]:
-        """Return draws from Poisson(aμ), a ~ Bernoulli(π)."""
-        π = self.probability
-        return np.asarray(rng.poisson(rng.binomial(1, π, np.broadcast(π, intensity).shape) * intensity))
+def where_seen(count: NDArray[Any], value: Callable[[NDArray[np.bool_]], NDArray[Any]]) -> NDArray[np.float64]:
+    """Return the value of positive counts and 0 elsewhere; most counts are 0, and logarithms take long."""
+    found, seen = np.zeros(count.shape), count > 0
+    found[seen] = value(seen)
+    return found
 
 
 def _plain(value: Any) -> Parameter:
@@ -380,20 +396,3 @@ def _plain(value: Any) -> Parameter:
 def _check_probability(name: str, value: Parameter) -> None:
     if isinstance(value, bool) or not np.all((np.asarray(value) > 0) & (np.asarray(value) < 1)):
         raise ValueError(f"{name} is {value!r}; it must be between 0 and 1")
-
-
-def _log_gamma_rise(start: NDArray[Any], rise: NDArray[Any]) -> NDArray[Any]:
-    """Return lnΓ(start + rise) − lnΓ(start); large ones would cancel, so they are taken from Stirling's series."""
-    large = np.maximum(start, STIRLING)
-    end = large + rise
-    a, b = 1 / end, 1 / large
-    series = (a - b) / 12 - (a**3 - b**3) / 360 + (a**5 - b**5) / 1260 - (a**7 - b**7) / 1680 + (a**9 - b**9) / 1188
-    by_series = (large - 0.5) * np.log1p(rise / large) + rise * np.log(end) - rise + series
-    return np.asarray(np.where(start < STIRLING, gammaln(start + rise) - gammaln(start), by_series))
-
-
-def _digamma_rise(y: NDArray[Any], r: NDArray[Any]) -> NDArray[Any]:
-    """Return r(ψ(y+r) − ψ(r)) for large r, term by term of ψ(x) = ln x − 1/(2x) − 1/(12x²) + 1/(120x⁴) − 1/(252x⁶)."""
-    a, b = 1 / r, 1 / (r + y)
-    series = (a - b) / 2 + (a**2 - b**2) / 12 - (a**4 - b**4) / 120 + (a**6 - b**6) / 252 - (a**8 - b**8) / 240
-    return np.asarray(r * (np.log1p(y / r) + series))

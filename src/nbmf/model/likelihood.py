@@ -49,10 +49,11 @@ class Likelihood:
     kind: ClassVar[str]  # name in files and in the fast backends
     has_exposure: ClassVar[bool] = False  # whether a varies; otherwise only the non-zeros cost anything
     is_normalized: ClassVar[bool] = True  # whether probabilities sum to 1, so that those of several can be compared
+    has_linear_mean: ClassVar[bool] = True  # whether E[y] is `unit_mean` times μ, so that scores are expected counts
     has_linear_base: ClassVar[bool] = False  # whether `log_base` is a multiple of the count
     learns_from: ClassVar[str] = ""  # "slopes" in its learned parameter, or the mean of "jumps" or "exposures"
     has_draws: ClassVar[bool] = False  # whether `sample` is defined
-    most: ClassVar[float] = math.inf  # largest count; larger ones are taken for it
+    most: ClassVar[float] = math.inf  # largest possible count; larger ones are treated as this
 
     def __init_subclass__(cls) -> None:
         if "kind" not in cls.__dict__:
