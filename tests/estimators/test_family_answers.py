@@ -91,7 +91,7 @@ def test_random_graph_exposures_can_be_checked():
         (nbmf.RobustMF(2, penalty="x"), [[1, 2]], "penalty is 'x'; it must be a positive number"),
         (nbmf.RobustMF(2, penalty=0), [[1, 2]], "penalty is 0; it must be a positive number"),
         (
-            nbmf.CompoundMF(2, jumps="geometric"),
+            nbmf.CompoundMF(2, dtype="float64"),
             [[1e30, 2]],
             r"a count is 1e\+30; CompoundMF takes counts up to 1e\+18",
         ),

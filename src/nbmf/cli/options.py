@@ -180,7 +180,7 @@ fit_options = together(  # all but the seed are None, the model's own default, u
     option(
         "--rates",
         type=click.Choice(("shared", "per_row")),
-        show_default="shared",
+        show_default="shared, or per_row for compound",
         help="One prior rate for all users and one for all items, or one for each user and each item.",
     ),
     option(

@@ -40,6 +40,8 @@ class CompoundMF(Factorization):
         are pooled with a hundred events of average size, so those of rare items are nearly those of all.
     user_shape, item_shape : float
         Shapes of the gamma priors. Below 1 favours sparse factors, which suits these models (docs/models.md).
+    rates : "per_row" or "shared"
+        Whether each user and each item has a prior rate of its own; that ranks better where activity varies much.
 
     The others are those of `NBMF`.
 
@@ -67,7 +69,7 @@ class CompoundMF(Factorization):
         jump: float | str = "learn_per_item",
         user_shape: float = 0.3,
         item_shape: float = 0.3,
-        rates: str = "shared",
+        rates: str = "per_row",
         shapes: str = "fixed",
         inference: str = "cavi",
         init: str | tuple[ArrayLike, ArrayLike] = "random",
