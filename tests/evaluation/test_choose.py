@@ -226,7 +226,7 @@ def test_an_uncertain_difference_goes_to_the_first(found):
     low, high = choice["simple"].difference_interval
     assert low < 0 < high
     assert choice.recommended == "simple"
-    assert choice.reason.startswith("simple is the first of 2 that held-out counts do not tell apart")
+    assert choice.reason.startswith("simple is the simplest of 2 models that the held-out cells cannot tell apart:")
     assert choice[0].name == "likely"
     certain = decide([make("simple", -1.1, spread=2.0), make("likely", -1.0, spread=2.0)], parts)
     assert certain.recommended == "likely"  # the same spread cancels: differences are paired

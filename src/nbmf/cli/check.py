@@ -62,7 +62,7 @@ def in_json(found: "Check") -> dict[str, Any]:
 def show_findings(name: str, found: "Check") -> None:
     """Print a line for each finding, or one that says that there are none."""
     if found.fits:
-        click.echo(f"{name} fits its data: nothing is further off than a right model may be")
+        click.echo(f"{name} fits its data: no statistic is off by more than is normal for a correct model")
     for finding in found.findings:
         click.echo(f"{name} {in_the_shell(finding)}")
 

@@ -60,8 +60,17 @@ def _numbers(context: click.Context, parameter: click.Parameter, value: str) -> 
     show_default="all",
     help=f"The models, the simpler before the less simple: some of {', '.join(NAMES)}.",
 )
-@option("-k", "--components", metavar="K,…", default="10,30", callback=_numbers, help="Numbers to choose from.")
-@number_option("--max-counts", default=100_000, help="Look at users, drawn at random, with so many non-zero counts.")
+@option(
+    "-k",
+    "--components",
+    metavar="K,…",
+    default="10,30",
+    callback=_numbers,
+    help="Numbers of components to choose from.",
+)
+@number_option(
+    "--max-counts", default=100_000, help="Sample users at random until they have this many non-zero counts."
+)
 @grouped("settings", seed_option, run_options)
 @data_group
 @json_option

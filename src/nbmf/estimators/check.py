@@ -26,8 +26,8 @@ class Check(Table):
 
     Counts of the same cells are drawn from the likelihood at the posterior means of the factors. Drawing the factors
     too would hardly change them: these posteriors are narrow, and what is wrong with a posterior mean is that it is
-    shrunk, not that it is uncertain. A statistic is off if it is so both significantly, at a level of 5 % that all
-    statistics share, and by more than a tolerance.
+    shrunk, not that it is uncertain. A statistic is flagged if it is off both significantly (at a 5 % level shared
+    among all statistics) and by more than a tolerance.
 
     The tolerance is what fitting does to a likelihood that is right, because a fit shrinks some intensities and follows
     the noise with others. Counts were drawn from 103 fits and fitted again by the same model, 524 times in all: data of

@@ -40,7 +40,7 @@ FAMILY: dict[str, Any] = {
 }
 """The models that `choose` compares by default, the simpler before the less simple."""
 
-SHAPES = (0.3, 1.0)  # of both priors: they matter as much as likelihoods do, and are not what is to be chosen
+SHAPES = (0.3, 1.0)  # of both priors: they matter as much as the likelihood, but are not what is being compared
 MOST_SWEEPS = 100
 PENALTY = 1.5  # of RobustMF, in units of 1/density: 10, 30 and 100 ranked best at 1/density 6, 23 and 75
 NEGLIGIBLE = 0.01  # nats per held-out count: no reason for a less simple likelihood, however certain they are
@@ -173,7 +173,7 @@ def choose(
     `RobustMF` and, unless all counts are 0 or 1, `BinaryMF` have no likelihood of counts, and are judged by their
     ranking only. The α that ranks best is not the most likely one; `nbmf.tune` looks for it.
 
-    How long it takes does not grow with the data: users are drawn at random until they have `max_counts` non-zero
+    The running time does not grow with the data: users are drawn at random until they have `max_counts` non-zero
     counts, half a million cells are held out at most, and a fit has at most 100 sweeps. With the other defaults there
     are five fits of each of the seven models: for two numbers of components and the shapes 0.3 and 1 of both priors,
     of which some of the held-out cells choose one (where there is no likelihood, the ranking of counts set aside), and
@@ -312,7 +312,8 @@ def _because(candidates: Sequence[Candidate], good: Sequence[str], board: Compar
     if math.isnan(rival.log_likelihood):
         words = [f"{chosen.name}: the only one whose likelihood can be compared, and {against} of {rival.name}"]
     else:
-        tied = "" if len(good) == 1 else f" is the first of {len(good)} that held-out counts do not tell apart"
+        tied = f" is the simplest of {len(good)} models that the held-out cells cannot tell apart"
+        tied = "" if len(good) == 1 else tied
         likely = (
             f"log-likelihood per cell {chosen.log_likelihood:.4f} against {rival.log_likelihood:.4f} of {rival.name}"
         )

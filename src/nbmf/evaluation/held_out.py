@@ -24,7 +24,7 @@ LEAST_COUNTS = 10
 
 
 @dataclass(frozen=True, eq=False)
-class Cells:
+class HeldOutCells:
     """Some cells of a users × items matrix, and the counts in them."""
 
     rows: NDArray[np.intp]
@@ -50,9 +50,9 @@ class Cells:
         """Number of cells of each user."""
         return np.bincount(self.rows, minlength=self.shape[0]).astype(np.float64)
 
-    def take(self, chosen: NDArray[Any]) -> "Cells":
+    def take(self, chosen: NDArray[Any]) -> "HeldOutCells":
         """Return some of the cells."""
-        return Cells(self.rows[chosen], self.columns[chosen], self.counts[chosen], self.shape)
+        return HeldOutCells(self.rows[chosen], self.columns[chosen], self.counts[chosen], self.shape)
 
     def log_probabilities(self, fit: Any) -> Array:
         """Return Σ ln p(count) over the cells of each user, under a `FitResult`; −∞ where a count is impossible."""
@@ -69,7 +69,7 @@ class Cells:
         return np.asarray(np.bincount(self.rows, logs, self.shape[0]), np.float64)
 
 
-def hold_out_cells(data: Interactions, n_cells: int, rng: np.random.RandomState) -> tuple[Interactions, Cells]:
+def hold_out_cells(data: Interactions, n_cells: int, rng: np.random.RandomState) -> tuple[Interactions, HeldOutCells]:
     """Draw cells at random, zero or not, and return the data without their counts, and the cells.
 
     >>> data = Interactions.from_matrix([[3, 0, 1], [0, 2, 0]])
@@ -81,7 +81,7 @@ def hold_out_cells(data: Interactions, n_cells: int, rng: np.random.RandomState)
     drawn = sample_without_replacement(shape[0] * shape[1], n_cells, random_state=rng)
     rows, columns = np.divmod(np.sort(drawn), shape[1])
     counts = np.asarray(sp.csr_matrix(data.matrix)[rows, columns], np.float64).ravel()
-    cells = Cells(rows, columns, counts, shape)
+    cells = HeldOutCells(rows, columns, counts, shape)
     left = canonical(data.matrix - data.matrix * (cells.mask != 0))
     return replace(data, matrix=left, n_repeated=0, events=None), cells
 
@@ -91,8 +91,8 @@ class Parts:
     """What likelihoods and rankings are compared on."""
 
     known: Interactions  # without the held-out cells
-    aside: Cells  # by which the settings of a likelihood are chosen
-    judged: Cells  # on which likelihoods are compared
+    aside: HeldOutCells  # by which the settings of a likelihood are chosen
+    judged: HeldOutCells  # on which likelihoods are compared
     train: Interactions  # of the ranking
     test: Interactions
     largest: float  # count
