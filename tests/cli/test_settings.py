@@ -300,7 +300,7 @@ def test_choose_is_choose(plays, tmp_path):
         (["--models", "nbmf,nbslim"], "'nbslim' is not one of poisson, nbmf, compound"),
         (["-k", "3,x"], "'3,x' is neither a whole number from 1 nor several"),
         (["-k", "0"], "'0' is neither a whole number from 1"),
-        (["--models", "nbmf,nbmf"], "'NBMF' is among the models twice"),
+        (["--models", "nbmf,nbmf"], "give each model once: 'nbmf' appears twice"),
     ],
 )
 def test_a_bad_choice_is_named(plays, options, sentence):

@@ -41,6 +41,8 @@ def _split(context: click.Context, parameter: click.Parameter, value: str | None
     for name in names or ():
         if name not in NAMES:
             raise click.BadParameter(f"{name!r} is not one of {', '.join(NAMES)}")
+        if names and names.count(name) > 1:
+            raise click.BadParameter(f"give each model once: {name!r} appears twice")
     return names
 
 

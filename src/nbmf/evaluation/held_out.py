@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sklearn.utils.random import sample_without_replacement
 
 from nbmf.data.interactions import Interactions, canonical
+from nbmf.estimators.factorize import as_number
 from nbmf.model.likelihood import log_probability
 
 Array = NDArray[np.float64]
@@ -20,7 +21,7 @@ Array = NDArray[np.float64]
 BLOCK = 1 << 16  # cells at a time: a likelihood may need 65 numbers for each
 MOST_CELLS = 500_000  # that are held out; each takes as long as a non-zero count
 ASIDE = 0.5  # of the held-out cells, by which settings are chosen
-LEAST_COUNTS = 10
+LEAST_COUNTS, LEAST_CELLS = 10, 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +102,13 @@ class Parts:
     @classmethod
     def of(cls, data: Interactions, test_fraction: float, rng: np.random.RandomState) -> "Parts":
         """Hold out a share of the cells, at most MOST_CELLS, and the same share of the non-zero counts."""
+        if not 0 < as_number(test_fraction) < 1:
+            raise ValueError(f"test_fraction is {test_fraction!r}; it must be a number between 0 and 1")
+        every = data.n_users * data.n_items
+        n_cells = int(min(MOST_CELLS, test_fraction * every))
+        _check_share("cells", test_fraction, (n_cells, every), LEAST_CELLS)
+        _check_share("non-zero counts", test_fraction, (int(test_fraction * data.nnz), data.nnz), 1)
         train, test = data.split(test_fraction, seed=int(rng.randint(np.iinfo(np.int32).max)))
-        n_cells = int(min(MOST_CELLS, test_fraction * data.n_users * data.n_items))
         known, cells = hold_out_cells(data, n_cells, rng)
         is_aside = rng.random_sample(len(cells)) < ASIDE
         largest = float(data.matrix.data.max())
@@ -117,6 +123,14 @@ class Parts:
     def unknown(self) -> sp.csr_array:
         """The held-out cells, for `fit(known, unknown=…)`."""
         return sp.csr_array(self.aside.mask + self.judged.mask)
+
+
+def _check_share(what: str, fraction: float, sizes: tuple[int, int], least: int) -> None:
+    """Refuse to hold out, or to leave for the fits, fewer than so many."""
+    n, every = sizes
+    if not least <= n <= every - least:
+        needed = f"at least {least} must be held out and {least} left, so choose another or give more data"
+        raise ValueError(f"test_fraction is {fraction:g}, which holds out {n:,} of the {every:,} {what}; {needed}")
 
 
 def sampled(data: Interactions, max_counts: int, rng: np.random.RandomState) -> Interactions:
