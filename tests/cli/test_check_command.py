@@ -75,13 +75,18 @@ def test_the_picture_is_written(model_file, tmp_path, suffix):
         (["{model}", "-o", "no/such/folder/a.png"], "there is no folder"),
         (["{model}", "--draws", "1"], "1 is not in the range x>=2"),
         (["nothing.nbmf"], "nothing.nbmf"),
-        (["{slim}"], "NBSLIM has no distribution of counts, so nothing can be drawn from it"),
+        (["{slim}"], "NBSLIM does not define draws of its counts, so it cannot be checked; NBMF and CompoundMF can"),
+        (["{coupled}"], "CoupledCompoundMF does not define draws of its counts, so it cannot be checked"),
+        (["{robust}"], "RobustMF is a profile likelihood and has no distribution of counts, so it cannot be checked; "),
         (["{logs}"], "fitted with --input log1p, so it has no likelihood of counts"),
     ],
 )
 def test_what_cannot_be_checked_is_said_in_a_sentence(model_file, tmp_path, arguments, said):
     names = {"model": model_file, "slim": tmp_path / "slim.nbmf", "logs": tmp_path / "logs.nbmf"}
     nbmf.NBSLIM(max_iter=2, tol=0).fit(small_matrix()).save(names["slim"])
+    for name, kind in (("robust", nbmf.RobustMF), ("coupled", nbmf.CoupledCompoundMF)):
+        names[name] = tmp_path / f"{name}.nbmf"
+        kind(2, max_iter=2, tol=0, random_state=0).fit(small_matrix()).save(names[name])
     nbmf.NBMF(2, input="log1p", max_iter=2, tol=0, random_state=0).fit(small_matrix()).save(names["logs"])
     told = typed("check", *(argument.format(**names) for argument in arguments), code=2)
     assert said in told.stderr
