@@ -118,15 +118,5 @@ def _show(found: "Choice") -> None:
         ranks = f"{row['ndcg']:.4f}", interval_in_words(row["ndcg_low"], row["ndcg_high"])
         rows.append([row["name"], *likely, *ranks, str(row["n_components"]), f"{row['seconds']:.1f}", row["note"]])
     title = f"{found.n_users:,} users with {found.n_counts:,} counts; likelihoods of {found.n_cells:,} held-out cells"
-    columns = [
-        "model",
-        "log-likelihood",
-        "difference",
-        "95 % interval",
-        "NDCG",
-        "95 % interval",
-        "K",
-        "seconds",
-        "note",
-    ]
-    show(title, columns, rows)
+    likelihood, ranking = ("log-likelihood", "difference", "95 % interval"), ("NDCG", "95 % interval")
+    show(title, ["model", *likelihood, *ranking, "K", "seconds", "note"], rows)

@@ -128,17 +128,8 @@ class Choice(Sequence[Candidate], RowTable):
             ranks = f"{c.ndcg:.4f}", "{:.4f}, {:.4f}".format(*c.ndcg_interval)
             chosen = ", ".join(f"{word} {settings[name]}" for name, word in SHOWN.items() if name in settings)
             rows.append([c.name, *(likely if known else [""] * 3), *ranks, f"{c.seconds:.1f}", chosen, c.note])
-        head = (
-            "",
-            "log-likelihood",
-            "difference",
-            "95 % interval",
-            "NDCG",
-            "95 % interval",
-            "seconds",
-            "settings",
-            "note",
-        )
+        likelihood, ranking = ("log-likelihood", "difference", "95 % interval"), ("NDCG", "95 % interval")
+        head = "", *likelihood, *ranking, "seconds", "settings", "note"
         return self.reason, head, rows
 
     def rows(self) -> list[dict[str, Any]]:
@@ -322,10 +313,8 @@ def _because(candidates: Sequence[Candidate], good: Sequence[str], board: Compar
     else:
         tied = f" is the simplest of {len(good)} models that the held-out cells cannot tell apart"
         tied = "" if len(good) == 1 else tied
-        likely = (
-            f"log-likelihood per cell {chosen.log_likelihood:.4f} against {rival.log_likelihood:.4f} of {rival.name}"
-        )
-        words = [f"{chosen.name}{tied}: held-out {likely}, and {against}"]
+        likely = f"{chosen.log_likelihood:.4f} against {rival.log_likelihood:.4f} of {rival.name}"
+        words = [f"{chosen.name}{tied}: held-out log-likelihood per cell {likely}, and {against}"]
     words += [chosen.note] if chosen.note else []
     words.append("all counts are 0 or 1" if parts.is_binary else f"the largest count is {parts.largest:,.0f}")
     top = board[0]
