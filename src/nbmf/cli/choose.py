@@ -7,6 +7,7 @@ import click
 
 from nbmf.cli.evaluate import interval_in_words
 from nbmf.cli.options import (
+    ESTIMATORS,
     Values,
     as_typed,
     data_group,
@@ -23,15 +24,8 @@ from nbmf.cli.terminal import sentences, show, show_json
 if TYPE_CHECKING:
     from nbmf.evaluation import Choice
 
-NAMES = {
-    "poisson": "PoissonMF",
-    "nbmf": "NBMF",
-    "compound": "CompoundMF",
-    "compound-geometric": "CompoundMF geometric",
-    "zero-inflated": "ZeroInflatedMF",
-    "robust": "RobustMF",
-    "bernoulli": "BinaryMF",
-}
+CHOSEN = "poisson", "nbmf", "compound", "compound-geometric", "zero-inflated", "robust", "bernoulli"
+NAMES = {name: ESTIMATORS[name] for name in CHOSEN} | {"compound-geometric": "CompoundMF geometric"}
 TYPED = ("n_components", "concentration", "user_shape", "item_shape", "penalty")  # settings that were chosen
 
 

@@ -311,8 +311,7 @@ def _because(candidates: Sequence[Candidate], good: Sequence[str], board: Compar
     if math.isnan(rival.log_likelihood):
         words = [f"{chosen.name}: the only one whose likelihood can be compared, and {against} of {rival.name}"]
     else:
-        tied = f" is the simplest of {len(good)} models that the held-out cells cannot tell apart"
-        tied = "" if len(good) == 1 else tied
+        tied = f" is the simplest of {len(good)} models that the held-out cells cannot tell apart" * (len(good) > 1)
         likely = f"{chosen.log_likelihood:.4f} against {rival.log_likelihood:.4f} of {rival.name}"
         words = [f"{chosen.name}{tied}: held-out log-likelihood per cell {likely}, and {against}"]
     words += [chosen.note] if chosen.note else []

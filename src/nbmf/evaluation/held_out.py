@@ -150,7 +150,6 @@ def sampled(data: Interactions, max_counts: int, rng: np.random.RandomState) -> 
         data = data.select_users(np.sort(order[:n_taken]))
         data = data.select_items(np.unique(data.matrix.indices).astype(np.intp))
     if data.nnz < LEAST_COUNTS:
-        raise ValueError(
-            f"the data has {data.nnz} non-zero counts; at least {LEAST_COUNTS} are needed to hold some out"
-        )
+        needed = f"at least {LEAST_COUNTS} are needed to hold some out"
+        raise ValueError(f"the data has {data.nnz} non-zero counts; {needed}")
     return data
