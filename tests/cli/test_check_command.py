@@ -7,6 +7,9 @@ import pytest
 
 import nbmf
 from helpers import small_matrix, typed, write_rows
+from nbmf.cli.options import make_model
+from nbmf.cli.terminal import MODELS, in_the_shell
+from nbmf.estimators.findings import JUMPS, NAMED
 
 QUICK = ["-k", "3", "--max-iter", "40"]
 
@@ -41,11 +44,42 @@ def test_check_is_the_models_check(model_file):
 def test_findings_are_lines_with_what_to_type(model_file):
     lines = typed("check", model_file).stdout.splitlines()
     assert lines[0].startswith("NBMF expects ")
-    assert lines[0].endswith(": try CompoundMF, --input log1p or --model nbslim")
+    assert lines[0].endswith(": try --model compound, --input log1p or --model nbslim")
     table = lines.index(next(line for line in lines if line.startswith("statistic ")))
     assert table == len(nbmf.load(model_file).check().findings) + 1
     assert lines[table + 2].split()[:5] == ["share", "of", "zeros", "all", "cells"]
     assert lines[table + 2].endswith("no")
+
+
+@pytest.mark.parametrize(
+    ("remedies", "typed_as"),
+    [
+        (
+            "ZeroInflatedMF, NBMF or a smaller concentration",
+            "--model zero-inflated, --model nbmf or a smaller --concentration",
+        ),
+        ("jumps='geometric' or larger jumps", "--model compound-geometric or a larger --jump"),
+        (
+            "a larger concentration, smaller jumps or PoissonMF",
+            "a larger --concentration, a smaller --jump or --model poisson",
+        ),
+        ("fewer components or inference='cavi'", "fewer --components or --inference cavi"),
+        ("rates='per_row'", "--rates per_row"),
+        ("a larger max_iter", "a larger --max-iter"),
+        ("RobustMF", "--model robust"),
+        ("BinaryMF", "--model bernoulli"),
+    ],
+)
+def test_every_remedy_can_be_typed(remedies, typed_as):
+    about = "NBMF has larger jumps, so try not to: 3 of 5 members"
+    assert in_the_shell(f"{about}: try {remedies}") == f"{about}: try {typed_as}"
+
+
+def test_every_model_that_is_proposed_is_one_of_nbmf_fit():
+    assert set(MODELS) == {*NAMED, *JUMPS, "NBSLIM"}
+    for python, shell in MODELS.items():
+        model = make_model(shell, {})
+        assert type(model).__name__ == python or python == f"jumps={model.jumps!r}"
 
 
 def test_a_model_that_fits_says_so_with_the_same_exit_code(tmp_path):
@@ -75,13 +109,18 @@ def test_the_picture_is_written(model_file, tmp_path, suffix):
         (["{model}", "-o", "no/such/folder/a.png"], "there is no folder"),
         (["{model}", "--draws", "1"], "1 is not in the range x>=2"),
         (["nothing.nbmf"], "nothing.nbmf"),
-        (["{slim}"], "NBSLIM has no distribution of counts, so nothing can be drawn from it"),
+        (["{slim}"], "NBSLIM does not define draws of its counts, so it cannot be checked; NBMF and CompoundMF can"),
+        (["{coupled}"], "CoupledCompoundMF does not define draws of its counts, so it cannot be checked"),
+        (["{robust}"], "RobustMF is a profile likelihood and has no distribution of counts, so it cannot be checked; "),
         (["{logs}"], "fitted with --input log1p, so it has no likelihood of counts"),
     ],
 )
 def test_what_cannot_be_checked_is_said_in_a_sentence(model_file, tmp_path, arguments, said):
     names = {"model": model_file, "slim": tmp_path / "slim.nbmf", "logs": tmp_path / "logs.nbmf"}
     nbmf.NBSLIM(max_iter=2, tol=0).fit(small_matrix()).save(names["slim"])
+    for name, kind in (("robust", nbmf.RobustMF), ("coupled", nbmf.CoupledCompoundMF)):
+        names[name] = tmp_path / f"{name}.nbmf"
+        kind(2, max_iter=2, tol=0, random_state=0).fit(small_matrix()).save(names[name])
     nbmf.NBMF(2, input="log1p", max_iter=2, tol=0, random_state=0).fit(small_matrix()).save(names["logs"])
     told = typed("check", *(argument.format(**names) for argument in arguments), code=2)
     assert said in told.stderr

@@ -173,16 +173,27 @@ def test_notes_have_the_number_of_sweeps_of_the_library(plays, tmp_path, monkeyp
 
 @pytest.mark.parametrize(
     ("models", "remedy"),
-    [("nbmf,popularity", "--input log1p or --models nbmf,popularity,nbslim"), ("nbmf,nbslim", "--input log1p")],
+    [
+        ("nbmf,popularity", "--input log1p or --models nbmf,popularity,compound,nbslim"),
+        ("nbmf,compound,nbslim", "--input log1p"),
+    ],
 )
 def test_notes_of_compare_name_its_own_option(plays, monkeypatch, models, remedy):
     def warned(*_, **__):
-        warnings.warn("the counts are too large; try input='log1p' or NBSLIM", stacklevel=1)
+        warnings.warn("the counts are too large; try CompoundMF, input='log1p' or NBSLIM", stacklevel=1)
         raise ValueError("enough")
 
     monkeypatch.setattr(nbmf.NBMF, "fit", warned)
     told = typed("compare", plays, "--models", models, code=2).stderr
     assert f"note: the counts are too large; try {remedy}\n" in told
+
+
+@pytest.mark.parametrize("command", ["fit", "evaluate", "compare", "tune", "explore"])
+def test_values_are_refused_before_the_data_is_read(tmp_path, command):
+    options = ["-o", tmp_path / "m"] if command == "fit" else []
+    models = ["--models" if command == "compare" else "--model", "robust"]
+    told = typed(command, tmp_path / "nothing.csv", *options, *models, "--penalty", 0, code=2)
+    assert "penalty is 0.0; it must be a positive number" in told.stderr
 
 
 # ---- compare --------------------------------------------------------------------------------------------------------
@@ -300,7 +311,7 @@ def test_choose_is_choose(plays, tmp_path):
         (["--models", "nbmf,nbslim"], "'nbslim' is not one of poisson, nbmf, compound"),
         (["-k", "3,x"], "'3,x' is neither a whole number from 1 nor several"),
         (["-k", "0"], "'0' is neither a whole number from 1"),
-        (["--models", "nbmf,nbmf"], "'NBMF' is among the models twice"),
+        (["--models", "nbmf,nbmf"], "give each model once: 'nbmf' appears twice"),
     ],
 )
 def test_a_bad_choice_is_named(plays, options, sentence):

@@ -225,6 +225,52 @@ def test_bursts_are_over_dispersed_and_even_counts_under_dispersed():
     assert any("variance" in text and text.endswith("try a larger concentration or PoissonMF") for text in even)
 
 
+def remedies(found):
+    return {text.split(": try ")[1] for text in found}
+
+
+def test_uneven_counts_are_compound_whatever_is_too_even_for_them():
+    counts = drawn_from(LogarithmicJumps(0.97))
+    for model in (nbmf.ZeroInflatedMF(3, **SETTLED), nbmf.NBMF(3, concentration="learn", **SETTLED)):
+        assert remedies(findings_of(counts, model)) == {"CompoundMF"}
+    assert findings_of(counts, nbmf.CompoundMF(3, **SETTLED)) == ()
+    too_many_zeros = findings_of(
+        drawn_from(NegativeBinomial(5.0), mean=6.0), nbmf.NBMF(3, concentration=0.1, **SETTLED)
+    )
+    assert any("zeros" in text for text in too_many_zeros)
+    assert remedies(too_many_zeros) == {"CompoundMF or a larger concentration"}
+
+
+@pytest.mark.parametrize(
+    ("law", "wrong", "right"),
+    [(GeometricJumps(0.9), "logarithmic", "geometric"), (LogarithmicJumps(0.97), "geometric", "logarithmic")],
+    ids=["geometric", "logarithmic"],
+)
+def test_jumps_of_the_other_kind_are_proposed(law, wrong, right):
+    counts = drawn_from(law)
+    assert remedies(findings_of(counts, nbmf.CompoundMF(3, jumps=wrong, **SETTLED))) == {f"jumps='{right}'"}
+    assert findings_of(counts, nbmf.CompoundMF(3, jumps=right, **SETTLED)) == ()
+
+
+def test_nobody_is_told_to_change_what_was_learned():
+    counts = drawn_from(Poisson(), (60, 40))
+    for model, is_learned in (
+        (nbmf.CompoundMF(2), True),
+        (nbmf.CompoundMF(2, jump="learn"), True),
+        (nbmf.CompoundMF(2, jump=0.3), False),
+        (nbmf.NBMF(2, concentration="learn"), True),  # which goes to the largest that is allowed
+        (nbmf.NBMF(2, concentration="learn_per_user"), True),
+        (nbmf.NBMF(2, concentration=2.5), False),
+        (nbmf.Averaged(nbmf.NBMF(2, concentration=0.1, max_iter=20, tol=0), 3), False),
+    ):
+        settings = {} if isinstance(model, nbmf.Averaged) else {"max_iter": 20, "tol": 0}
+        fit = model.set_params(random_state=0, **settings).fit(counts).result_
+        assert ("jumps" in advice("large counts and zeros", fit)) == (not is_learned and hasattr(model, "jumps"))
+        assert ("a larger" in advice("evenness", fit)) == (not is_learned and not hasattr(model, "jumps"))
+        assert ("a smaller" in advice("zeros", fit)) == (not is_learned and not hasattr(model, "jumps"))
+        assert ("smaller jumps" in advice("evenness", fit)) == (not is_learned and hasattr(model, "jumps"))
+
+
 def test_a_few_giants_are_outliers():
     counts = drawn_from(Poisson(), mean=2.0)
     counts[[3, 50, 120], [7, 20, 70]] = 5000
@@ -377,7 +423,7 @@ def test_new_users_are_folded_in():
 def test_what_has_no_distribution_says_so():
     with pytest.raises(ValueError, match=r"input='log1p', so it has no likelihood of counts; fit with input='counts'"):
         nbmf.NBMF(2, input="log1p", random_state=0, max_iter=3, tol=0).fit(small_matrix()).check()
-    with pytest.raises(ValueError, match="'robust_poisson' does not define its draws"):
+    with pytest.raises(ValueError, match=r"the model is a profile likelihood .*, so it cannot be checked; NBMF "):
         Factorization(2, likelihood=RobustPoisson(), **{**PLAIN, "max_iter": 3, "tol": 0}).fit(small_matrix()).check()
     model = nbmf.NBMF(2, random_state=0, max_iter=3, tol=0).fit(small_matrix())
     for wrong in (1, 2.5, True, "many"):

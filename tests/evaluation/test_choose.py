@@ -132,6 +132,20 @@ def test_estimators_keep_their_settings():
     assert choice["NBMF"].note == "concentration 2"
 
 
+def test_an_average_has_no_setting_of_its_own_for_threads():
+    average = nbmf.Averaged(nbmf.NBMF(2, max_iter=5, tol=0), n_runs=2)
+    choice = nbmf.choose(small_matrix(60, 30), [nbmf.PoissonMF(2, max_iter=5, tol=0), average])
+    assert not math.isnan(choice["Averaged"].log_likelihood)
+
+
+def test_a_name_beside_an_estimator_of_that_name_has_a_number():
+    given = nbmf.PoissonMF(2, max_iter=5, tol=0)
+    for models in ([given, "PoissonMF"], ["PoissonMF", given]):
+        choice = nbmf.choose(small_matrix(60, 30), models, n_components=1)
+        assert {c.name for c in choice} == {"PoissonMF", "PoissonMF 2"}
+        assert choice["PoissonMF 2" if models[1] is given else "PoissonMF"].estimator is given
+
+
 def test_without_likelihoods_the_ranking_decides():
     models = [nbmf.RobustMF(2, max_iter=5, tol=0), nbmf.NBSLIM()]
     choice = nbmf.choose(drawn("NBMF", 0, (60, 40)), models)
@@ -142,13 +156,22 @@ def test_without_likelihoods_the_ranking_decides():
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"models": ["NBFM"]}, "there is no model 'NBFM'; did you mean 'NBMF'"),
-        ({"models": ["NBMF", "NBMF"]}, "'NBMF' is among the models twice"),
+        ({"models": ["NBFM"]}, "unknown model 'NBFM'; did you mean 'NBMF'"),
+        ({"models": ["Nbmf"]}, "unknown model 'Nbmf'; did you mean 'NBMF'"),
+        ({"models": ["CompoundMF Geometric"]}, "did you mean 'CompoundMF geometric'"),
+        ({"models": ["NBMF", "NBMF"]}, "give each model once: 'NBMF' appears twice"),
+        ({"models": ["PoissonMF", nbmf.NBMF(2), "PoissonMF"]}, "give each model once: 'PoissonMF' appears twice"),
         ({"models": []}, "there are no models to choose from; give some of 'PoissonMF'"),
         ({"n_components": []}, "n_components is empty"),
         ({"n_components": 0}, "n_components is 0; it must be"),
         ({"max_counts": 0}, "max_counts is 0; it must be"),
+        ({"n_components": "10"}, "n_components is '10'; it must be a whole number from 1"),
         ({"test_fraction": 1.5}, "test_fraction is 1.5"),
+        ({"test_fraction": 0}, "test_fraction is 0; it must be a number between 0 and 1"),
+        ({"test_fraction": 1}, "test_fraction is 1; it must be a number between 0 and 1"),
+        ({"test_fraction": "x"}, "test_fraction is 'x'; it must be a number between 0 and 1"),
+        ({"test_fraction": 1e-9}, "test_fraction is 1e-09, which holds out 0 of the 600 cells; at least 20 must be"),
+        ({"test_fraction": 0.999}, "which holds out 599 of the 600 cells; at least 20 must be held out and 20 left"),
         ({"random_state": "x"}, "random_state is 'x'"),
     ],
 )
@@ -160,6 +183,15 @@ def test_bad_settings_are_named(settings, sentence):
 def test_other_models_are_refused():
     with pytest.raises(TypeError, match="3 is neither an estimator nor one of 'PoissonMF'"):
         nbmf.choose(small_matrix(), [3])
+
+
+def test_what_is_no_matrix_is_refused_as_by_a_fit():
+    for data in ("p.tsv", {"jazz": 3}):
+        with pytest.raises(TypeError) as of_fit:
+            nbmf.PoissonMF().fit(data)
+        with pytest.raises(TypeError) as of_choose:
+            nbmf.choose(data)
+        assert str(of_choose.value) == str(of_fit.value)
 
 
 def test_fractions_and_tiny_data_are_refused():
@@ -226,7 +258,7 @@ def test_an_uncertain_difference_goes_to_the_first(found):
     low, high = choice["simple"].difference_interval
     assert low < 0 < high
     assert choice.recommended == "simple"
-    assert choice.reason.startswith("simple is the first of 2 that held-out counts do not tell apart")
+    assert choice.reason.startswith("simple is the simplest of 2 models that the held-out cells cannot tell apart:")
     assert choice[0].name == "likely"
     certain = decide([make("simple", -1.1, spread=2.0), make("likely", -1.0, spread=2.0)], parts)
     assert certain.recommended == "likely"  # the same spread cancels: differences are paired
@@ -237,6 +269,16 @@ def test_a_certain_but_negligible_difference_goes_to_the_first(found):
     least = 0.01 * parts.judged.n_nonzero / len(parts.judged)
     assert decide([make("simple", -1 - 0.9 * least), make("likely", -1.0)], parts).recommended == "simple"
     assert decide([make("simple", -1 - 1.1 * least), make("likely", -1.0)], parts).recommended == "likely"
+
+
+def test_one_user_tells_no_models_apart():
+    counts = np.random.default_rng(0).negative_binomial(0.2, 0.02, (1, 400))
+    choice = nbmf.choose(counts, ["PoissonMF", "NBMF"], n_components=1)
+    assert choice.recommended == "PoissonMF"
+    assert choice["PoissonMF"].difference < -1
+    assert all(math.isnan(end) for c in choice for end in (*c.difference_interval, *c.ndcg_interval))
+    assert "cannot tell apart" in choice.reason
+    assert "ranks better" not in choice.reason
 
 
 def test_what_ranks_better_is_named(found):

@@ -192,6 +192,16 @@ def test_the_history_of_a_user(views):
     assert 0 < sum(shares) <= 1.001
 
 
+def test_the_history_has_expected_counts():
+    for model in (nbmf.NBMF(4), nbmf.CompoundMF(4), nbmf.ZeroInflatedMF(4)):
+        model.set_params(max_iter=15, tol=0, random_state=0).fit(plays())
+        rows = Views(model, "mark").history(USER, 4)["items"]
+        expected, items = [row["expected"] for row in rows], [row["item"] for row in rows]
+        assert expected == model.predict(USER, items).tolist()
+        is_intensity = expected == pytest.approx(model.exposures(USER).intensity[:4], rel=1e-5)
+        assert is_intensity == isinstance(model, nbmf.NBMF)
+
+
 def test_likeness_is_the_models_own(views):
     assert [row["item"] for row in views.similar_items(str(ITEM), 3)["items"]] == views.model.similar_items(
         ITEM, 3
@@ -296,6 +306,23 @@ def test_a_model_without_factors(target):
     again = views.recommend_for([(USER_ITEM, 3), ("109", 1)], 30, 0.9)["items"]
     assert all(("interval" in row) == (target == "counts") for row in again)
     assert why["score"] == pytest.approx(next(row["score"] for row in again if row["item"] == why["item"]), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (nbmf.RobustMF(2), "RobustMF is a profile likelihood and has no distribution of counts"),
+        (nbmf.NBMF(2, input="log1p"), "NBMF has no distribution of counts, as its scores are of 'log1p'"),
+        (nbmf.CoupledCompoundMF(2), None),
+        (nbmf.RandomGraphExposureMF(2), None),
+    ],
+    ids=str,
+)
+def test_intervals_or_why_there_are_none(model, why):
+    views = Views(clone(model).set_params(max_iter=9, tol=0, random_state=0).fit(plays()), "mark")
+    for answer in (views.recommend(USER, 3, 0.9), views.recommend_for([(USER_ITEM, 3)], 3, 0.9)):
+        assert answer.get("no_intervals") == why
+        assert all(("interval" in row) == (why is None) for row in answer["items"])
 
 
 # ---- search ---------------------------------------------------------------------------------------------------------

@@ -37,8 +37,10 @@ def check(model: str, draws: int, seed: int, output: str | None, as_json: bool) 
     import_sklearn()
     fitted = nbmf.load(model)
     name = type(fitted).__name__
-    if not hasattr(fitted, "check"):
-        raise ValueError(f"{model}: {name} has no distribution of counts, so nothing can be drawn from it")
+    from nbmf.estimators.check import why_unchecked  # noqa: PLC0415 (heavy modules only when the command runs)
+
+    if why := why_unchecked(getattr(fitted, "likelihood_", None)):
+        raise ValueError(f"{model}: {name} {why}")
     found = fitted.check(n_draws=draws, seed=seed)
     if output is not None:
         _write(found, output)
@@ -62,7 +64,7 @@ def in_json(found: "Check") -> dict[str, Any]:
 def show_findings(name: str, found: "Check") -> None:
     """Print a line for each finding, or one that says that there are none."""
     if found.fits:
-        click.echo(f"{name} fits its data: nothing is further off than a right model may be")
+        click.echo(f"{name} fits its data: no statistic is off by more than is normal for a correct model")
     for finding in found.findings:
         click.echo(f"{name} {in_the_shell(finding)}")
 

@@ -7,6 +7,7 @@ import click
 
 from nbmf.cli.evaluate import interval_in_words
 from nbmf.cli.options import (
+    ESTIMATORS,
     Values,
     as_typed,
     data_group,
@@ -23,15 +24,8 @@ from nbmf.cli.terminal import sentences, show, show_json
 if TYPE_CHECKING:
     from nbmf.evaluation import Choice
 
-NAMES = {
-    "poisson": "PoissonMF",
-    "nbmf": "NBMF",
-    "compound": "CompoundMF",
-    "compound-geometric": "CompoundMF geometric",
-    "zero-inflated": "ZeroInflatedMF",
-    "robust": "RobustMF",
-    "bernoulli": "BinaryMF",
-}
+CHOSEN = "poisson", "nbmf", "compound", "compound-geometric", "zero-inflated", "robust", "bernoulli"
+NAMES = {name: ESTIMATORS[name] for name in CHOSEN} | {"compound-geometric": "CompoundMF geometric"}
 TYPED = ("n_components", "concentration", "user_shape", "item_shape", "penalty")  # settings that were chosen
 
 
@@ -41,6 +35,8 @@ def _split(context: click.Context, parameter: click.Parameter, value: str | None
     for name in names or ():
         if name not in NAMES:
             raise click.BadParameter(f"{name!r} is not one of {', '.join(NAMES)}")
+        if names and names.count(name) > 1:
+            raise click.BadParameter(f"give each model once: {name!r} appears twice")
     return names
 
 
@@ -60,8 +56,17 @@ def _numbers(context: click.Context, parameter: click.Parameter, value: str) -> 
     show_default="all",
     help=f"The models, the simpler before the less simple: some of {', '.join(NAMES)}.",
 )
-@option("-k", "--components", metavar="K,…", default="10,30", callback=_numbers, help="Numbers to choose from.")
-@number_option("--max-counts", default=100_000, help="Look at users, drawn at random, with so many non-zero counts.")
+@option(
+    "-k",
+    "--components",
+    metavar="K,…",
+    default="10,30",
+    callback=_numbers,
+    help="Numbers of components to choose from.",
+)
+@number_option(
+    "--max-counts", default=100_000, help="Sample users at random until they have this many non-zero counts."
+)
 @grouped("settings", seed_option, run_options)
 @data_group
 @json_option
@@ -107,15 +112,5 @@ def _show(found: "Choice") -> None:
         ranks = f"{row['ndcg']:.4f}", interval_in_words(row["ndcg_low"], row["ndcg_high"])
         rows.append([row["name"], *likely, *ranks, str(row["n_components"]), f"{row['seconds']:.1f}", row["note"]])
     title = f"{found.n_users:,} users with {found.n_counts:,} counts; likelihoods of {found.n_cells:,} held-out cells"
-    columns = [
-        "model",
-        "log-likelihood",
-        "difference",
-        "95 % interval",
-        "NDCG",
-        "95 % interval",
-        "K",
-        "seconds",
-        "note",
-    ]
-    show(title, columns, rows)
+    likelihood, ranking = ("log-likelihood", "difference", "95 % interval"), ("NDCG", "95 % interval")
+    show(title, ["model", *likelihood, *ranking, "K", "seconds", "note"], rows)

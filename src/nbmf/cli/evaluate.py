@@ -48,8 +48,8 @@ def evaluate(source: Values, settings: Values, splitting: Values, model: str, as
 
     All items are ranked for each user, those of the fit last. NDCG is over the full ranking, and its relevance is the
     held-out count or whether the count is at least s; the other metrics look at the first 10 or 20 items. Intervals are
-    over 1,000 resamples of the users. What does not fit the counts of the fit stands below, as `nbmf check` finds it.
-    DATA is a file for `nbmf fit`.
+    over 1,000 resamples of the users. Any misfits to the training counts, as `nbmf check` reports them, are listed
+    below. DATA is a file for `nbmf fit`.
     """
     test, model_file = files["test"], files["model_file"]
     if test is not None and model_file is not None:

@@ -326,11 +326,13 @@ def as_typed(name: str, found: Mapping[str, Any]) -> str:
 
 
 def check_settings(models: Sequence[str], settings: Values) -> None:
-    """Refuse a setting that none of the models has; the seed is also that of the split."""
+    """Refuse a setting that none of the models has, or a value that one refuses; the seed is also that of the split."""
     having = {key for name in models for key in settings_of(name, settings)}
     for key, value in settings.items():
         if value is not None and key not in ("seed", "quiet") and IN_PYTHON.get(key, key) not in having:
             refuse(key, models)
+    for name in ESTIMATORS.keys() & set(models):
+        make_model(name, settings)._check_settings()
 
 
 def is_typed(key: str) -> bool:

@@ -59,14 +59,8 @@ def plan(source: Values, model: str, components: int, clusters: int, memory: str
     kinds = kinds if estimator._likelihood().has_exposure else ["none"]
     plans = [_plan(found, estimator, kind, components, clusters, machine) for kind in kinds]
     if as_json:
-        sizes = {
-            "model": model,
-            "users": found.n_users,
-            "items": found.n_items,
-            "counts": found.nnz,
-            "components": components,
-        }
-        show_json({**sizes, "machine_memory": machine, "plans": plans})
+        sizes = {"model": model, "users": found.n_users, "items": found.n_items, "counts": found.nnz}
+        show_json({**sizes, "components": components, "machine_memory": machine, "plans": plans})
         return
     title = f"{found.n_users:,} users × {found.n_items:,} items, {found.nnz:,} counts, K = {components}"
     columns = ["exposure", "backend", "time per sweep", "memory", "GPU memory", f"machines of {machine / 1e9:.3g} GB"]

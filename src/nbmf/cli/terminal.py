@@ -28,6 +28,12 @@ IN_THE_SHELL = {  # remedies in messages of the library, and the same on the com
     " after max_iter=": " after ",
     "bad_rows='skip'": "--bad-rows skip",
 }
+# models that findings propose, and their names on the command line
+MODELS = {"PoissonMF": "poisson", "NBMF": "nbmf", "RobustMF": "robust", "BinaryMF": "bernoulli", "NBSLIM": "nbslim"}
+MODELS |= {"ZeroInflatedMF": "zero-inflated", "CompoundMF": "compound"}
+MODELS |= {"jumps='logarithmic'": "compound", "jumps='geometric'": "compound-geometric"}
+_REMEDIES = re.compile("([:;] try )([^;\n]*)")
+_SIZES = re.compile("^(?:a )?(larger|smaller|fewer) (concentration|jump|components)s?$")
 # whole words only, so that a path such as data/time=2024-01-01/max_iter=500.csv stays as it is
 _WORD = r"(?<![^\s(]){}(?=[,;:.)]*(?:\s|$))"
 _SETTING = re.compile(
@@ -107,19 +113,36 @@ def in_the_shell(text: str) -> str:
     >>> in_the_shell("max_iter=5/plays.csv: raise max_iter, say max_iter=2000, or try accelerate=True or input='log1p'")
     'max_iter=5/plays.csv: raise --max-iter, say --max-iter 2000, or try --accelerate or --input log1p'
     """
-    for python, shell in {**IN_THE_SHELL, " or NBSLIM": _or_nbslim()}.items():
+    text = _REMEDIES.sub(_remedies, text)
+    for python, shell in IN_THE_SHELL.items():
         text = text.replace(python, shell)
-    text = _SETTING.sub(lambda found: "--" + " ".join(filter(None, found.groups())).replace("_", "-"), text)
+    text = _SETTING.sub(_setting, text)
     return _COLUMN.sub(r"--\1", text)
 
 
-def _or_nbslim() -> str:
-    """Return how to choose nbslim with the command that runs, or nothing if it was chosen already."""
-    context = click.get_current_context(silent=True)
-    models = None if context is None else context.params.get("models")
-    if models is None:
-        return " or --model nbslim"
-    return "" if "nbslim" in models else f" or --models {','.join((*models, 'nbslim'))}"
+def _remedies(found: re.Match[str]) -> str:
+    """Return ": try …" with models as the command that runs chooses them, without those that were chosen already."""
+    parts, context = re.split(", | or ", found[2]), click.get_current_context(silent=True)
+    if not any(part in MODELS or _SIZES.match(part) for part in parts):
+        return found[0]
+    chosen = None if context is None else context.params.get("models")
+    if chosen is None:
+        parts = [f"--model {MODELS[part]}" if part in MODELS else part for part in parts]
+    else:
+        more = dict.fromkeys(MODELS[part] for part in parts if part in MODELS and MODELS[part] not in chosen)
+        parts = [part for part in parts if part not in MODELS]
+        parts += [f"--models {','.join((*chosen, *more))}"] if more else []
+    *others, last = [_SIZES.sub(_size, part) for part in parts] or [""]
+    return f"{found[1]}{', '.join(others)}{' or ' if others else ''}{last}" if last else ""
+
+
+def _setting(found: re.Match[str]) -> str:
+    name, *value = filter(None, found.groups())
+    return " ".join((f"--{name.replace('_', '-')}", *value))
+
+
+def _size(found: re.Match[str]) -> str:
+    return f"fewer --{found[2]}" if found[1] == "fewer" else f"a {found[1]} --{found[2]}"
 
 
 def say(text: str) -> None:

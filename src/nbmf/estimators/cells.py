@@ -1,7 +1,7 @@
 """Some cells of a model, with their counts beside their intensities: what a likelihood is checked on.
 
-They are all cells of some users and some items. Either are spread evenly over their order by total count, so that the
-most and the least active are among them in their right proportion, and there are about as many users as items.
+They are all cells of some users and some items. Both are spread evenly over the ranks of their total counts, so that
+the most and the least active are among them in their right proportion, and there are about as many users as items.
 """
 
 import math

@@ -5,13 +5,18 @@ A finding completes the sentence "the model …".
 
 import math
 from collections.abc import Sequence
+from statistics import median
+
+import numpy as np
 
 from nbmf.estimators.cells import Occupancy
 from nbmf.estimators.fit import FactorFit
 from nbmf.estimators.statistics import GROUPS, LARGEST, MEAN, ONES, QUANTILE, VARIANCE, ZEROS, Statistic, figure
 from nbmf.inference.run import Ending
+from nbmf.model.likelihood import LEAST, MOST
 
 HEAVY_MEAN, HEAVY_TAIL = 2.0, 3.5  # mean of the non-zero counts, and 99 % quantile over it, from which they are heavy
+EVEN = 1.5  # variance over the mean, in half of the bins, up to which counts are about as even as Poisson's
 COMPOUND = frozenset({"logarithmic_jumps", "geometric_jumps"})
 NAMED = {  # estimators, and the kinds of likelihood for which they are nothing new
     "PoissonMF": frozenset({"poisson"}),
@@ -21,19 +26,22 @@ NAMED = {  # estimators, and the kinds of likelihood for which they are nothing 
     "BinaryMF": frozenset({"bernoulli_poisson"}),
     "RobustMF": frozenset({"robust_poisson"}),
 }
-SETTINGS = {  # settings, and the kinds of likelihood that have them
+SETTINGS = {  # of a parameter that may have been learned instead, and the kinds of likelihood that have it
     "a smaller concentration": frozenset({"negative_binomial"}),
     "a larger concentration": frozenset({"negative_binomial"}),
     "larger jumps": COMPOUND,
     "smaller jumps": COMPOUND,
 }
+JUMPS = {"jumps='geometric'": "logarithmic_jumps", "jumps='logarithmic'": "geometric_jumps"}  # and of which they differ
 REMEDIES = {  # by what the data has more of than the model expects
-    "large counts and zeros": ("CompoundMF", "larger jumps", "input='log1p'", "NBSLIM"),
+    "large counts and zeros": ("CompoundMF", "jumps='logarithmic'", "larger jumps", "input='log1p'", "NBSLIM"),
     "zeros": ("ZeroInflatedMF", "NBMF", "a smaller concentration", "larger jumps"),
-    "non-zeros": ("a larger concentration", "smaller jumps", "PoissonMF"),
-    "large counts": ("CompoundMF", "larger jumps"),
-    "variance": ("NBMF", "CompoundMF", "a smaller concentration", "larger jumps"),
+    "large counts": ("CompoundMF", "jumps='logarithmic'", "larger jumps"),
+    "counts above 1": ("CompoundMF", "jumps='geometric'", "larger jumps"),
+    "variance": ("NBMF", "CompoundMF", "a smaller concentration", "jumps='logarithmic'", "larger jumps"),
     "evenness": ("a larger concentration", "smaller jumps", "PoissonMF"),
+    "evenness of bursts": ("CompoundMF", "jumps='geometric'", "a larger concentration", "smaller jumps"),
+    "ones among bursts": ("CompoundMF", "jumps='logarithmic'", "a larger concentration", "smaller jumps"),
     "ones": ("BinaryMF",),
     "outliers": ("RobustMF",),
     "activity": ("rates='per_row'",),
@@ -46,12 +54,15 @@ def find(statistics: Sequence[Statistic], fit: FactorFit) -> tuple[str, ...]:
     """Return a sentence for each kind of statistic that is off: the worst of its kind."""
     of = {each.name: each for each in reversed(statistics)}  # of a name, the first is of all cells
     is_heavy = _is_heavy(of[MEAN].observed, 1 - of[ZEROS].observed, of[QUANTILE].observed)
+    variances = [each for each in statistics if each.name == VARIANCE]
+    is_even = median(each.observed for each in variances) < EVEN
+    even, ones = ("evenness",) * 2 if is_even else ("evenness of bursts", "ones among bursts")
     found = [
-        _of_zeros(of[ZEROS], fit, is_heavy=is_heavy),
-        _of_mean(of[MEAN], fit),
-        _of_ones(of[ONES], fit),
-        _of_variance(_worst([each for each in statistics if each.name == VARIANCE]), fit),
-        _of_tail(of[QUANTILE], of[LARGEST], fit),
+        _of_zeros(of[ZEROS], fit, even, is_heavy=is_heavy),
+        _of_mean(of[MEAN], fit, even),
+        _of_ones(of[ONES], fit, ones),
+        _of_variance(_worst(variances), fit, even),
+        _of_tail(of[QUANTILE], of[LARGEST], fit, even),
     ]
     if of[ZEROS].fits:  # else it is the same again in each group
         for pair in (GROUPS[:2], GROUPS[2:]):
@@ -88,10 +99,20 @@ def _is_apt(words: str, fit: FactorFit) -> bool:
     if words in NAMED:
         return kind not in NAMED[words]
     if words in SETTINGS:
-        return kind in SETTINGS[words]
+        return kind in SETTINGS[words] and not _is_learned(fit)
+    if words in JUMPS:
+        return kind == JUMPS[words]
     if words == "rates='per_row'":
         return fit.user_posterior.is_posterior and not fit.model.user_prior.per_row
     return words != "input='log1p'" or fit.input == "counts"
+
+
+def _is_learned(fit: FactorFit) -> bool:
+    """Whether the likelihood was learned: nobody sets a number per user or item, one at the bounds, or 0.8375128…."""
+    values = fit.model.likelihood.parameters.values()
+    return any(
+        np.ndim(v) or not LEAST < v < MOST or not math.isclose(float(f"{v:.6g}"), v, rel_tol=1e-13) for v in values
+    )
 
 
 def _is_heavy(mean: float, non_zeros: float, quantile: float) -> bool:
@@ -106,20 +127,20 @@ def _worst(statistics: Sequence[Statistic]) -> Statistic:
     return max(statistics, key=lambda each: (not each.fits, abs(math.log(each.ratio))))
 
 
-def _of_mean(each: Statistic, fit: FactorFit) -> str:
+def _of_mean(each: Statistic, fit: FactorFit, even: str) -> str:
     what = f"expects a mean count of {figure(each.expected)} where it is {figure(each.observed)}"
     if each.is_too_high and fit.ending is not Ending.CONVERGED:
         return f"{what}; the fit has not got far{advice('sweeps', fit)}"
     if each.is_too_high:
-        return f"{what}{advice('evenness', fit)}"
+        return f"{what}{advice(even, fit)}"
     why = "large counts are explained by exposure" if fit.model.likelihood.has_exposure else "large counts are missed"
     return f"{what}; {why}{advice('large counts', fit)}" if each.is_too_low else ""
 
 
-def _of_zeros(each: Statistic, fit: FactorFit, *, is_heavy: bool) -> str:
+def _of_zeros(each: Statistic, fit: FactorFit, even: str, *, is_heavy: bool) -> str:
     if each.is_too_low:
         return _few_zeros(each.expected, each.observed, fit, is_heavy=is_heavy)
-    return f"{_zeros(each.expected, each.observed)}{advice('non-zeros', fit)}" if each.is_too_high else ""
+    return f"{_zeros(each.expected, each.observed)}{advice(even, fit)}" if each.is_too_high else ""
 
 
 def _few_zeros(expected: float, observed: float, fit: FactorFit, *, is_heavy: bool) -> str:
@@ -136,7 +157,7 @@ def _zeros(expected: float, observed: float) -> str:
     return f"expects {texts[0]} zeros where {texts[1]} are"
 
 
-def _of_ones(each: Statistic, fit: FactorFit) -> str:
+def _of_ones(each: Statistic, fit: FactorFit, ones: str) -> str:
     if each.fits:
         return ""
     texts = percents(each.expected, each.observed)
@@ -144,25 +165,25 @@ def _of_ones(each: Statistic, fit: FactorFit) -> str:
         [more, _] = percents(1 - each.expected, 0)
         return f"expects {more} of the non-zero counts to be above 1 where all are 1{advice('ones', fit)}"
     what = f"expects {texts[0]} of the non-zero counts to be 1 where {texts[1]} are"
-    return f"{what}{advice('large counts' if each.is_too_high else 'evenness', fit)}"
+    return f"{what}{advice('counts above 1' if each.is_too_high else ones, fit)}"
 
 
-def _of_variance(each: Statistic, fit: FactorFit) -> str:
+def _of_variance(each: Statistic, fit: FactorFit, even: str) -> str:
     if each.fits:
         return ""
     what = f"expects a variance of {figure(each.expected)} times the mean where it is {figure(each.observed)} times"
-    return f"{what}, in cells {each.cells}{advice('variance' if each.is_too_low else 'evenness', fit)}"
+    return f"{what}, in cells {each.cells}{advice('variance' if each.is_too_low else even, fit)}"
 
 
-def _of_tail(quantile: Statistic, largest: Statistic, fit: FactorFit) -> str:
+def _of_tail(quantile: Statistic, largest: Statistic, fit: FactorFit, even: str) -> str:
     if not quantile.fits:
         numbers = figure(quantile.expected), figure(quantile.observed)
         what = f"expects 1 % of the non-zero counts above {numbers[0]} where 1 % are above {numbers[1]}"
-        return f"{what}{advice('large counts' if quantile.is_too_low else 'evenness', fit)}"
+        return f"{what}{advice('large counts' if quantile.is_too_low else even, fit)}"
     if largest.fits:
         return ""
     what = f"expects a largest count of about {figure(largest.expected)} where it is {figure(largest.observed)}"
-    return f"{what}{advice('outliers' if largest.is_too_low else 'evenness', fit)}"
+    return f"{what}{advice('outliers' if largest.is_too_low else even, fit)}"
 
 
 def _of_groups(each: Statistic, fit: FactorFit) -> str:

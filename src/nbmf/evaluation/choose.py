@@ -40,7 +40,7 @@ FAMILY: dict[str, Any] = {
 }
 """The models that `choose` compares by default, the simpler before the less simple."""
 
-SHAPES = (0.3, 1.0)  # of both priors: they matter as much as likelihoods do, and are not what is to be chosen
+SHAPES = (0.3, 1.0)  # of both priors: they matter as much as the likelihood, but are not what is being compared
 MOST_SWEEPS = 100
 PENALTY = 1.5  # of RobustMF, in units of 1/density: 10, 30 and 100 ranked best at 1/density 6, 23 and 75
 NEGLIGIBLE = 0.01  # nats per held-out count: no reason for a less simple likelihood, however certain they are
@@ -61,7 +61,7 @@ class Candidate:
     log_likelihood : float
         Mean of ln p(count) over the held-out cells, zeros included; nan if it cannot be compared.
     difference, difference_interval : float, tuple of float
-        To the largest log-likelihood; an interval that ends below 0 tells the two apart.
+        To the largest log-likelihood; an interval that ends below 0 tells the two apart. One user has no interval.
     ndcg, ndcg_interval : float, tuple of float
         NDCG on counts, of all items that a user has not in train, as `nbmf.evaluate` computes it.
     note : str
@@ -128,17 +128,8 @@ class Choice(Sequence[Candidate], RowTable):
             ranks = f"{c.ndcg:.4f}", "{:.4f}, {:.4f}".format(*c.ndcg_interval)
             chosen = ", ".join(f"{word} {settings[name]}" for name, word in SHOWN.items() if name in settings)
             rows.append([c.name, *(likely if known else [""] * 3), *ranks, f"{c.seconds:.1f}", chosen, c.note])
-        head = (
-            "",
-            "log-likelihood",
-            "difference",
-            "95 % interval",
-            "NDCG",
-            "95 % interval",
-            "seconds",
-            "settings",
-            "note",
-        )
+        likelihood, ranking = ("log-likelihood", "difference", "95 % interval"), ("NDCG", "95 % interval")
+        head = "", *likelihood, *ranking, "seconds", "settings", "note"
         return self.reason, head, rows
 
     def rows(self) -> list[dict[str, Any]]:
@@ -173,7 +164,7 @@ def choose(
     `RobustMF` and, unless all counts are 0 or 1, `BinaryMF` have no likelihood of counts, and are judged by their
     ranking only. The α that ranks best is not the most likely one; `nbmf.tune` looks for it.
 
-    How long it takes does not grow with the data: users are drawn at random until they have `max_counts` non-zero
+    The running time does not grow with the data: users are drawn at random until they have `max_counts` non-zero
     counts, half a million cells are held out at most, and a fit has at most 100 sweeps. With the other defaults there
     are five fits of each of the seven models: for two numbers of components and the shapes 0.3 and 1 of both priors,
     of which some of the held-out cells choose one (where there is no likelihood, the ranking of counts set aside), and
@@ -212,8 +203,10 @@ def choose(
     check_whole("max_counts", max_counts)
     check_seed(random_state)
     rng = check_random_state(random_state)
-    data = sampled(data if isinstance(data, Interactions) else Interactions.from_matrix(data), max_counts, rng)
-    parts = Parts.of(data, test_fraction, rng)
+    if not isinstance(data, Interactions):
+        taken = PoissonMF()._take(data)  # which says what is no matrix of counts, as a fit does
+        data = Interactions.from_matrix(taken.matrix, taken.users, taken.items)
+    parts = Parts.of(sampled(data, max_counts, rng), test_fraction, rng)
     limits = {"random_state": int(rng.randint(np.iinfo(np.int32).max)), "n_threads": n_threads}
     entrants = _entrants(models, parts, _numbers(n_components), limits)
     findings: list[Finding] = []
@@ -232,17 +225,19 @@ def _entrants(
     if models is None and parts.is_binary:
         given.sort(key=lambda name: name != "BinaryMF")
     found: dict[str, Entrant] = {}
-    for each in given:
-        if isinstance(each, str):
-            if each in found:
-                raise ValueError(f"{each!r} is among the models twice")
-            found[each] = Entrant(each, _options(each, parts, numbers), {**limits, "max_iter": MOST_SWEEPS})
-        elif isinstance(each, Recommender):
-            own, kind = each.get_params(deep=False), type(each).__name__
-            name = kind if kind not in found else f"{kind} {len(found) + 1}"
-            found[name] = Entrant(name, [each], {k: value for k, value in limits.items() if own.get(k, value) is None})
-        else:
+    for n, each in enumerate(given, 1):
+        if not isinstance(each, str | Recommender):
             raise TypeError(f"{each!r} is neither an estimator nor one of {', '.join(map(repr, FAMILY))}")
+        kind = each if isinstance(each, str) else type(each).__name__
+        name = kind if kind not in found else f"{kind} {n}"
+        if isinstance(each, Recommender):
+            own = each.get_params(deep=False)
+            limit = {key: value for key, value in limits.items() if key in own and own[key] is None}
+            found[name] = Entrant(name, [each], limit)
+        elif each in filter(lambda other: isinstance(other, str), given[: n - 1]):
+            raise ValueError(f"give each model once: {each!r} appears twice")
+        else:
+            found[name] = Entrant(name, _options(each, parts, numbers), {**limits, "max_iter": MOST_SWEEPS})
     if not found:
         raise ValueError(f"there are no models to choose from; give some of {', '.join(map(repr, FAMILY))}")
     return list(found.values())
@@ -251,16 +246,19 @@ def _entrants(
 def _options(name: str, parts: Parts, numbers: Sequence[int]) -> list[Any]:
     """Return a named model with each of the settings to choose from."""
     if name not in FAMILY:
-        near = get_close_matches(name, FAMILY, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(map(repr, FAMILY))}"
-        raise ValueError(f"there is no model {name!r}; {hint}")
+        known = {each.lower(): each for each in FAMILY}
+        near = get_close_matches(name.lower(), known, 1)
+        hint = f"did you mean {known[near[0]]!r}?" if near else f"there are {', '.join(map(repr, FAMILY))}"
+        raise ValueError(f"unknown model {name!r}; {hint}")
     own = {"penalty": float(f"{PENALTY / parts.density:.2g}")} if name == "RobustMF" else {}
     settings = [{"n_components": k, "user_shape": s, "item_shape": s, **own} for k, s in product(numbers, SHAPES)]
     return [clone(FAMILY[name]).set_params(**each) for each in settings]
 
 
 def _numbers(n_components: int | Iterable[int]) -> list[int]:
-    found = list(n_components) if isinstance(n_components, Iterable) else [n_components]
+    found: list[Any] = [n_components]
+    if isinstance(n_components, Iterable) and not isinstance(n_components, str):
+        found = list(n_components)
     for number in found:
         check_whole("n_components", number)
     if not found:
@@ -272,11 +270,11 @@ def decide(findings: Sequence[Finding], parts: Parts) -> Choice:
     """Compare what was found, and recommend the most likely model, or the simplest that is as good."""
     likely = _differences([each for each in findings if each.totals is not None], parts)
     least = -NEGLIGIBLE * parts.judged.n_nonzero / max(len(parts.judged), 1)
-    good = [name for name, (_, difference, (_, high)) in likely.items() if high >= 0 or difference >= least]
+    good = [name for name, (_, difference, (_, high)) in likely.items() if not high < 0 or difference >= least]
     board = compare({each.name: each.ranking for each in findings}, GOAL, baseline=good[0] if good else None)
     candidates = []
     for each in findings:
-        ranks = board[each.name].mean, board[each.name].interval
+        ranks = board[each.name].mean, board[each.name].interval if board.n_users > 1 else NONE
         known = likely.get(each.name, (math.nan, math.nan, NONE))
         candidates.append(Candidate(each.name, each.estimator, *known, *ranks, each.note, each.seconds))
     candidates.sort(key=lambda c: (c.name not in likely, -c.log_likelihood if c.name in likely else -c.ndcg))
@@ -294,7 +292,8 @@ def _differences(findings: Sequence[Finding], parts: Parts) -> dict[str, tuple[f
     means = totals.sum(axis=0) / n_cells.sum()
     first = int(means.argmax())
     drawn = resampled_ratios(totals, np.repeat(n_cells, len(findings), axis=1), N_BOOT, 0)
-    apart = intervals(drawn - drawn[:, [first]])
+    # one user, however often drawn, says nothing about others
+    apart = intervals(drawn - drawn[:, [first]]) if np.count_nonzero(n_cells) > 1 else [NONE] * len(findings)
     names = [each.name for each in findings]
     return dict(zip(names, zip(means.tolist(), (means - means[first]).tolist(), apart, strict=True), strict=True))
 
@@ -312,14 +311,12 @@ def _because(candidates: Sequence[Candidate], good: Sequence[str], board: Compar
     if math.isnan(rival.log_likelihood):
         words = [f"{chosen.name}: the only one whose likelihood can be compared, and {against} of {rival.name}"]
     else:
-        tied = "" if len(good) == 1 else f" is the first of {len(good)} that held-out counts do not tell apart"
-        likely = (
-            f"log-likelihood per cell {chosen.log_likelihood:.4f} against {rival.log_likelihood:.4f} of {rival.name}"
-        )
-        words = [f"{chosen.name}{tied}: held-out {likely}, and {against}"]
+        tied = f" is the simplest of {len(good)} models that the held-out cells cannot tell apart" * (len(good) > 1)
+        likely = f"{chosen.log_likelihood:.4f} against {rival.log_likelihood:.4f} of {rival.name}"
+        words = [f"{chosen.name}{tied}: held-out log-likelihood per cell {likely}, and {against}"]
     words += [chosen.note] if chosen.note else []
     words.append("all counts are 0 or 1" if parts.is_binary else f"the largest count is {parts.largest:,.0f}")
     top = board[0]
-    better = top.name != chosen.name and top.difference_interval[0] > 0
+    better = top.name != chosen.name and top.difference_interval[0] > 0 and board.n_users > 1
     ranks = f". {top.name} ranks better: NDCG {top.mean:.3f} against {chosen.ndcg:.3f}" if better else ""
     return "; ".join(words) + ranks

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sklearn.utils.random import sample_without_replacement
 
 from nbmf.data.interactions import Interactions, canonical
+from nbmf.estimators.factorize import as_number
 from nbmf.model.likelihood import log_probability
 
 Array = NDArray[np.float64]
@@ -20,11 +21,11 @@ Array = NDArray[np.float64]
 BLOCK = 1 << 16  # cells at a time: a likelihood may need 65 numbers for each
 MOST_CELLS = 500_000  # that are held out; each takes as long as a non-zero count
 ASIDE = 0.5  # of the held-out cells, by which settings are chosen
-LEAST_COUNTS = 10
+LEAST_COUNTS, LEAST_CELLS = 10, 20
 
 
 @dataclass(frozen=True, eq=False)
-class Cells:
+class HeldOutCells:
     """Some cells of a users × items matrix, and the counts in them."""
 
     rows: NDArray[np.intp]
@@ -50,9 +51,9 @@ class Cells:
         """Number of cells of each user."""
         return np.bincount(self.rows, minlength=self.shape[0]).astype(np.float64)
 
-    def take(self, chosen: NDArray[Any]) -> "Cells":
+    def take(self, chosen: NDArray[Any]) -> "HeldOutCells":
         """Return some of the cells."""
-        return Cells(self.rows[chosen], self.columns[chosen], self.counts[chosen], self.shape)
+        return HeldOutCells(self.rows[chosen], self.columns[chosen], self.counts[chosen], self.shape)
 
     def log_probabilities(self, fit: Any) -> Array:
         """Return Σ ln p(count) over the cells of each user, under a `FitResult`; −∞ where a count is impossible."""
@@ -69,7 +70,7 @@ class Cells:
         return np.asarray(np.bincount(self.rows, logs, self.shape[0]), np.float64)
 
 
-def hold_out_cells(data: Interactions, n_cells: int, rng: np.random.RandomState) -> tuple[Interactions, Cells]:
+def hold_out_cells(data: Interactions, n_cells: int, rng: np.random.RandomState) -> tuple[Interactions, HeldOutCells]:
     """Draw cells at random, zero or not, and return the data without their counts, and the cells.
 
     >>> data = Interactions.from_matrix([[3, 0, 1], [0, 2, 0]])
@@ -81,7 +82,7 @@ def hold_out_cells(data: Interactions, n_cells: int, rng: np.random.RandomState)
     drawn = sample_without_replacement(shape[0] * shape[1], n_cells, random_state=rng)
     rows, columns = np.divmod(np.sort(drawn), shape[1])
     counts = np.asarray(sp.csr_matrix(data.matrix)[rows, columns], np.float64).ravel()
-    cells = Cells(rows, columns, counts, shape)
+    cells = HeldOutCells(rows, columns, counts, shape)
     left = canonical(data.matrix - data.matrix * (cells.mask != 0))
     return replace(data, matrix=left, n_repeated=0, events=None), cells
 
@@ -91,8 +92,8 @@ class Parts:
     """What likelihoods and rankings are compared on."""
 
     known: Interactions  # without the held-out cells
-    aside: Cells  # by which the settings of a likelihood are chosen
-    judged: Cells  # on which likelihoods are compared
+    aside: HeldOutCells  # by which the settings of a likelihood are chosen
+    judged: HeldOutCells  # on which likelihoods are compared
     train: Interactions  # of the ranking
     test: Interactions
     largest: float  # count
@@ -101,8 +102,13 @@ class Parts:
     @classmethod
     def of(cls, data: Interactions, test_fraction: float, rng: np.random.RandomState) -> "Parts":
         """Hold out a share of the cells, at most MOST_CELLS, and the same share of the non-zero counts."""
+        if not 0 < as_number(test_fraction) < 1:
+            raise ValueError(f"test_fraction is {test_fraction!r}; it must be a number between 0 and 1")
+        every = data.n_users * data.n_items
+        n_cells = int(min(MOST_CELLS, test_fraction * every))
+        _check_share("cells", test_fraction, (n_cells, every), LEAST_CELLS)
+        _check_share("non-zero counts", test_fraction, (int(test_fraction * data.nnz), data.nnz), 1)
         train, test = data.split(test_fraction, seed=int(rng.randint(np.iinfo(np.int32).max)))
-        n_cells = int(min(MOST_CELLS, test_fraction * data.n_users * data.n_items))
         known, cells = hold_out_cells(data, n_cells, rng)
         is_aside = rng.random_sample(len(cells)) < ASIDE
         largest = float(data.matrix.data.max())
@@ -117,6 +123,14 @@ class Parts:
     def unknown(self) -> sp.csr_array:
         """The held-out cells, for `fit(known, unknown=…)`."""
         return sp.csr_array(self.aside.mask + self.judged.mask)
+
+
+def _check_share(what: str, fraction: float, sizes: tuple[int, int], least: int) -> None:
+    """Refuse to hold out, or to leave for the fits, fewer than so many."""
+    n, every = sizes
+    if not least <= n <= every - least:
+        needed = f"at least {least} must be held out and {least} left, so choose another or give more data"
+        raise ValueError(f"test_fraction is {fraction:g}, which holds out {n:,} of the {every:,} {what}; {needed}")
 
 
 def sampled(data: Interactions, max_counts: int, rng: np.random.RandomState) -> Interactions:
@@ -136,7 +150,6 @@ def sampled(data: Interactions, max_counts: int, rng: np.random.RandomState) -> 
         data = data.select_users(np.sort(order[:n_taken]))
         data = data.select_items(np.unique(data.matrix.indices).astype(np.intp))
     if data.nnz < LEAST_COUNTS:
-        raise ValueError(
-            f"the data has {data.nnz} non-zero counts; at least {LEAST_COUNTS} are needed to hold some out"
-        )
+        needed = f"at least {LEAST_COUNTS} are needed to hold some out"
+        raise ValueError(f"the data has {data.nnz} non-zero counts; {needed}")
     return data

@@ -2,14 +2,13 @@
 
 from typing import Any
 
-from nbmf.estimators.check import can_check
+from nbmf.estimators.check import PROFILE, can_check
 
 
 def abilities(model: Any) -> dict[str, bool]:
     """Return which questions a model can answer."""
     has_factors = hasattr(model, "user_factors_") and hasattr(model, "item_factors_")
-    # item–item models of other targets have no concentration, and logarithms no distribution of counts
-    models_counts = hasattr(model, "concentration_") and getattr(model.result_, "target", "counts") != "log1p"
+    models_counts = has_intervals(model)
     methods = ("explain", "explain_for", "recommend_for", "similar_items", "similar_users")
     return {
         **{name: hasattr(model, name) for name in methods},
@@ -20,6 +19,25 @@ def abilities(model: Any) -> dict[str, bool]:
         "fit": len(getattr(model, "objective_", ())) > 0,
         "check": can_check(model),
     }
+
+
+def has_intervals(model: Any) -> bool:
+    """Return whether the model has a distribution of counts; some have one under some of their settings only."""
+    try:
+        model.predictive(model.users_[:1], model.items_[:1]).interval()
+    except (AttributeError, ValueError):
+        return False
+    return True
+
+
+def why_no_intervals(model: Any) -> str:
+    """Return a sentence about a model that has no intervals."""
+    name, target = type(model).__name__, model.result_.target
+    if not getattr(getattr(model, "likelihood_", None), "is_normalized", True):
+        return f"{name} {PROFILE}"
+    return f"{name} has no distribution of counts" + (
+        f", as its scores are of {target!r}" if target != "counts" else ""
+    )
 
 
 def criticism(model: Any) -> dict[str, Any]:

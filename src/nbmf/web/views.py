@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from nbmf.data.ids import Lookup
-from nbmf.web.criticism import abilities, criticism
+from nbmf.web.criticism import abilities, criticism, why_no_intervals
 from nbmf.web.item_map import SHOWN_SHARES, Factors, draw_map, sizes_of
 from nbmf.web.names import Index
 
@@ -157,8 +157,7 @@ class Views:
         """Return an answer; if a level was given in vain, it says why."""
         answer = {"model": self.mark, **parts}
         if level is not None and not self.abilities["predictive"]:
-            name, target = type(self.model).__name__, self.model.result_.target
-            answer["no_intervals"] = f"{name} has no distribution of counts here, as its scores are of {target!r}"
+            answer["no_intervals"] = why_no_intervals(self.model)
         return answer
 
     def _filter(self, include_seen: bool = False, allow: Given = None, deny: Given = None) -> Plain:
@@ -184,11 +183,9 @@ class Views:
             order = np.argsort(-lift, kind="stable")[:n_by_lift]
             items, columns = items[order], {"score": score[order], "lift": lift[order]}
         if level is not None and len(items) and self.abilities[method]:
-            # some models have a distribution of counts under some of their settings only
-            with suppress(ValueError, AttributeError):
-                distribution = getattr(self.model, method)(whose, items)
-                interval = np.transpose(distribution.interval(level))
-                columns |= {"interval": interval, "at_least_one": distribution.at_least(1)}
+            distribution = getattr(self.model, method)(whose, items)
+            interval = np.transpose(distribution.interval(level))
+            columns |= {"interval": interval, "at_least_one": distribution.at_least(1)}
         return self._rows(items, **columns)
 
     def history(self, user: str, n: int) -> Plain:
@@ -196,7 +193,7 @@ class Views:
         known = self._id(self.users, user)
         if hasattr(self.model, "exposures"):
             found = self.model.exposures(known)
-            items, columns = found.item, {"count": found.count, "expected": found.intensity}
+            items, columns = found.item, {"count": found.count, "expected": self.model.predict(known, found.item)}
             if self.abilities["exposures"]:
                 columns |= {"exposure": found.exposure, "sd": found.sd}
         else:

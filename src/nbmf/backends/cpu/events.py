@@ -73,7 +73,7 @@ def _log_gamma_rise(start, rise):
 
 @compiled
 def logarithmic(y, x):
-    """E[n | y] = x(ψ(y+x) − ψ(x)) and lnΓ(y+x) − lnΓ(x) − ln y!; a fraction of a count has one event, too."""
+    """E[n | y] = x(ψ(y+x) − ψ(x)) and lnΓ(y+x) − lnΓ(x) − ln y!. A count below 1 also has one event."""
     y = max(y, 1.0)
     if y <= SMALL and y == np.floor(y):  # Π (x+j)/(j+1), j < y, and its slope
         capped = min(x, LARGEST)
@@ -192,7 +192,7 @@ def events_of(law, y, x):
 
 @compiled
 def _logarithmic_row(counts, x, events, logs):
-    """Fill `events` and `logs` (of what is to be taken the logarithm of); return the other parts of the logarithms.
+    """Fill `events`, and `logs` with the arguments of the logarithms; return the sum of the remaining terms.
 
     Small counts by their products, without branches, so that several are done at once; then the others.
     """

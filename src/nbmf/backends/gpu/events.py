@@ -33,7 +33,7 @@ def allocate_events(counts: RowCounts, intensity: Tensor, kind: str, scales: Con
 
 
 def logarithmic(y: Tensor, x: Tensor) -> Pair:
-    """E[n | y] = x(ψ(y+x) − ψ(x)) and lnΓ(y+x) − lnΓ(x) − ln y!; a fraction of a count has one event, too."""
+    """E[n | y] = x(ψ(y+x) − ψ(x)) and lnΓ(y+x) − lnΓ(x) − ln y!. A count below 1 also has one event."""
     y = y.clamp_min(1.0)
     low, high = x.clamp_max(STIRLING), x.clamp_min(STIRLING)
     direct = 1 + low * (torch.digamma(y + low) - torch.digamma(1 + low))  # ψ(x) = ψ(1+x) − 1/x, so 1/x cannot overflow
@@ -63,7 +63,7 @@ def _sampled(y: Tensor, x: Tensor) -> Pair:
     """Return the mean of n under the terms C(y−1, n−1) xⁿ/n!, and ln of their sum.
 
     They are largest near n with n² + n(1+x) = yx and fall off like a normal density. Where its deviation is above four,
-    65 of them, some apart, sum up to what all do.
+    65 evenly spaced ones give the same sum.
     """
     mode = 2 * y * x / (1 + x + torch.sqrt((1 + x) ** 2 + 4 * y * x))
     deviation = 1 / torch.sqrt(2 / mode.clamp_min(1) + 1 / (y - torch.minimum(mode, y) + 1))

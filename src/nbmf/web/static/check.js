@@ -15,7 +15,7 @@ const capital = (text) => text[0].toUpperCase() + text.slice(1);
 function checkCard(found) {
   const compared = `${count(found.n_draws)} draws of ${count(found.n_cells)} cells`;
   const verdict = found.fits
-    ? `It fits: nothing is further off than a right model may be, in ${compared}.`
+    ? `It fits: no statistic is off by more than is normal for a correct model, in ${compared}.`
     : `It does not fit: ${count(found.findings.length)} ${found.findings.length === 1 ? "finding" : "findings"} in ${compared}.`;
   return [
     h("h2", { id: "check-title" }, "Does it fit?"),
