@@ -49,7 +49,7 @@ def test_an_average_says_of_new_users_what_its_members_say(estimator):
     np.testing.assert_allclose(found.scores[0], expected[found.items[0]], rtol=1e-9)
 
 
-@pytest.mark.parametrize("estimator", [nbmf.ExpoMF(2), nbmf.CoupledCompoundMF(2), nbmf.NBSLIM()], ids=str)
+@pytest.mark.parametrize("estimator", [nbmf.ExpoMF(2), nbmf.CoupledCompoundMF(2)], ids=str)
 def test_only_models_of_two_factors_are_averaged(estimator):
     with pytest.raises(TypeError, match="cannot be averaged; Averaged takes a model with factors, such as NBMF"):
         nbmf.Averaged(estimator, n_runs=2).fit(small_matrix())

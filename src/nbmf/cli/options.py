@@ -167,14 +167,14 @@ fit_options = together(  # all but the seed are None, the model's own default, u
         "--user-shape",
         metavar="SHAPE",
         type=positive,
-        show_default="1 for nbmf, poisson and binary, else 0.3",
+        show_default="0.3 for compound and bernoulli, else 1",
         help="Shape of the users' prior; below 1 favours sparse factors.",
     ),
     option(
         "--item-shape",
         metavar="SHAPE",
         type=positive,
-        show_default="1 for nbmf, poisson and binary, else 0.3",
+        show_default="0.3 for compound and bernoulli, else 1",
         help="Shape of the items' prior; below 1 favours sparse factors.",
     ),
     option(

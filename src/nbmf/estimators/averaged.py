@@ -76,6 +76,11 @@ class Averaged(Factorization):
             raise ValueError(
                 f"{type(self._example).__name__} has no random_state, so every run would be the same; fit it once"
             )
+        if not isinstance(self._example, Factorization):
+            name = type(self._example).__name__
+            raise TypeError(
+                f"{name} cannot be averaged; Averaged takes a model with factors, such as NBMF or CompoundMF"
+            )
         rng = check_random_state(self.random_state)
         seeds = [int(rng.randint(np.iinfo(np.int32).max)) for _ in range(self.n_runs)]
         members, said = [], []
@@ -111,11 +116,6 @@ class Averaged(Factorization):
     def _check_settings(self) -> None:
         check_whole("n_runs", self.n_runs)
         check_seed(self.random_state)
-        if not isinstance(self._example, Factorization):
-            name = type(self._example).__name__
-            raise TypeError(
-                f"{name} cannot be averaged; Averaged takes a model with factors, such as NBMF or CompoundMF"
-            )
         self._example._check_settings()
 
     def _unite(self, members: Sequence[Factorization]) -> None:

@@ -1,6 +1,7 @@
 """Estimators with factors: the facade of everything that needs W and H."""
 
 import math
+from inspect import signature
 from numbers import Integral
 from typing import Any, Self, cast
 
@@ -379,9 +380,11 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         for name, allowed in (("rates", ("shared", "per_row")), ("shapes", ("fixed", "learn"))):
             value = getattr(self, name)
             one_of(name, value, allowed)
-            if value != allowed[0] and self.inference == "mm":
+            setting = signature(type(self)).parameters.get(name)  # "mm" ignores its default, as it ignores the shapes
+            if value not in (allowed[0], setting and setting.default) and self.inference == "mm":
                 raise ValueError(f"{name} is {value!r}, but maximum likelihood ('mm') has no priors; use 'cavi'")
-        return Learned(rates=self.rates == "per_row", shapes=self.shapes == "learn")
+        has_priors = self.inference != "mm"
+        return Learned(rates=has_priors and self.rates == "per_row", shapes=has_priors and self.shapes == "learn")
 
     def _algorithm(self) -> Algorithm:
         algorithm = ALGORITHMS[self.inference](self._learned())

@@ -41,7 +41,8 @@ class CompoundMF(Factorization):
     user_shape, item_shape : float
         Shapes of the gamma priors. Below 1 favours sparse factors, which suits these models (docs/models.md).
     rates : "per_row" or "shared"
-        Whether each user and each item has a prior rate of its own; that ranks better where activity varies much.
+        Whether each user and each item has a prior rate of its own ("cavi"), which ranks better where activity varies
+        a lot.
 
     The others are those of `NBMF`.
 
@@ -144,8 +145,8 @@ class ZeroInflatedMF(Factorization):
         n_components: int = 50,
         *,
         probability: float | str = "learn",
-        user_shape: float = 0.3,
-        item_shape: float = 0.3,
+        user_shape: float = 1.0,
+        item_shape: float = 1.0,
         rates: str = "shared",
         shapes: str = "fixed",
         inference: str = "cavi",
@@ -208,8 +209,8 @@ class RobustMF(Factorization):
         n_components: int = 50,
         *,
         penalty: float = 30.0,
-        user_shape: float = 0.3,
-        item_shape: float = 0.3,
+        user_shape: float = 1.0,
+        item_shape: float = 1.0,
         rates: str = "shared",
         shapes: str = "fixed",
         inference: str = "cavi",
