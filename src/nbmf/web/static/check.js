@@ -90,6 +90,7 @@ function drawPanel(place, panel) {
     ],
     layout: {
       ...layout,
+      margin: { ...layout.margin, l: 48 }, // a narrow plot gives its labels no margin of their own
       barmode: "overlay",
       xaxis: { ...axis, type: "category", showgrid: false, fixedrange: true, tickangle: 0, tickfont: { ...axis.tickfont, size: 11 } },
       yaxis: panel.is_logarithmic
