@@ -429,3 +429,18 @@ def test_what_has_no_distribution_says_so():
     for wrong in (1, 2.5, True, "many"):
         with pytest.raises(ValueError, match=r"n_draws is .*; it must be a whole number from 2"):
             model.check(n_draws=wrong)
+
+
+def test_a_few_giant_cells_make_no_statistic_of_their_own():
+    """Bins of expected counts have equal sums, so one giant fills a bin, whose variance would say nothing."""
+    intensity = np.full((50, 50), 0.5)
+    intensity[0, 0] = 1e6
+    counts = POISSON.sample(np.random.RandomState(0), intensity)
+    found = named(compare(cells_of(counts, intensity), 20, np.random.RandomState(0)), VARIANCE)
+    assert len(found) == 1
+    assert found[0].cells == "expecting 0.5"
+
+
+def test_ones_alone_are_binary_whatever_else_is_off():
+    counts = (drawn_from(POISSON, mean=2.0) > 0).astype(int)
+    assert all("PoissonMF" not in each for each in findings_of(counts, nbmf.CompoundMF(3, **SETTLED)))

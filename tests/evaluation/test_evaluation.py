@@ -401,3 +401,12 @@ def test_results_are_tables_in_a_notebook():
         html = result._repr_html_()
         assert html.count("<tr>") == len(result.to_pandas()) + 1 == len(repr(result).splitlines()) - 1
         assert "a < b" not in html
+
+
+def test_what_is_no_matrix_and_no_evaluation_is_named():
+    with pytest.raises(
+        TypeError, match=r"'plays.csv' is not a matrix; nbmf.read_interactions\('plays.csv'\) reads files"
+    ):
+        nbmf.evaluate(([[1.0]], [[1.0]]), "plays.csv", [[1]])
+    with pytest.raises(TypeError, match="'ours' is a model; give what"):
+        nbmf.compare({"ours": nbmf.NBMF(2)})

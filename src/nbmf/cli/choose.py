@@ -90,13 +90,14 @@ def choose(source: Values, settings: Values, as_json: bool, **options: Any) -> N
         n_threads=settings["threads"],
         verbose=not settings["quiet"],
     )
-    name = {python: shell for shell, python in NAMES.items()}[found.recommended]
+    shell = {python: typed for typed, python in NAMES.items()}
+    name = shell[found.recommended]
     settings = found.best.get_params()
     command = as_typed(name, {key: settings[key] for key in TYPED if key in settings})
     if as_json:
-        facts = {"recommended": name, "reason": found.reason, "options": command, "ranks_best": found.ranks_best}
+        facts = {"recommended": name, "reason": found.reason, "options": command, "ranks_best": shell[found.ranks_best]}
         sizes = {"users": found.n_users, "counts": found.n_counts, "cells": found.n_cells}
-        show_json({**facts, **sizes, "models": found.rows()})
+        show_json({**facts, **sizes, "models": [{**row, "name": shell[row["name"]]} for row in found.rows()]})
     else:
         _show(found)
         click.echo(f"{found.reason}\nnbmf fit DATA -o MODEL {command}")

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral
+from os import PathLike
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -126,6 +127,7 @@ class Interactions(Listing):
             Ids of the rows and of the columns, by default the index and the columns of a data frame where they are
             text, otherwise 0, 1, 2, …
         """
+        refuse_path(matrix)
         users = text_labels(matrix, "index") if users is None else users
         items = text_labels(matrix, "columns") if items is None else items
         csr = sp.csr_array(widened(matrix if sp.issparse(matrix) else np.asarray(matrix)), copy=True)
@@ -365,6 +367,12 @@ def _as_ids(values: ArrayLike | Iterable[Any], what: str) -> Ids:
 def widened(values: Any) -> Any:
     """Return integers, an array or a sparse matrix, as int64, so that sums of small types do not wrap around."""
     return values.astype(np.int64) if values.dtype.kind in "biu" else values
+
+
+def refuse_path(matrix: Any) -> None:
+    """Refuse the name of a file where a matrix belongs."""
+    if isinstance(matrix, str | bytes | PathLike):
+        raise TypeError(f"{matrix!r} is not a matrix; nbmf.read_interactions({matrix!r}) reads files")
 
 
 def canonical(matrix: Any) -> sp.csr_array:

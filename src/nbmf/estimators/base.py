@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from numbers import Integral
-from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,16 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from nbmf.data.ids import align_items, as_row, column_ids
-from nbmf.data.interactions import Ids, Interactions, canonical, check_matrix, check_range, text_labels, widened
+from nbmf.data.interactions import (
+    Ids,
+    Interactions,
+    canonical,
+    check_matrix,
+    check_range,
+    refuse_path,
+    text_labels,
+    widened,
+)
 from nbmf.data.text import ReadError, choose_columns, list_interactions
 from nbmf.estimators import explain, predictive, recommend
 from nbmf.estimators.explain import Explanation, Similar
@@ -341,8 +349,7 @@ def _are_rows_for(estimator: BaseEstimator, X: Any) -> bool:
 
 def numeric_columns(X: Any) -> list[str]:
     """Return the columns of a data frame, none of an array; refuse what is no matrix of counts."""
-    if isinstance(X, str | bytes | PathLike):
-        raise TypeError(f"{X!r} is not a matrix; nbmf.read_interactions({X!r}) reads files")
+    refuse_path(X)
     if isinstance(X, Mapping):
         raise TypeError("a mapping is not a matrix; recommend_for({item: count}) takes one user's counts")
     if hasattr(X, "obs_names") and hasattr(X, "var_names"):

@@ -57,6 +57,7 @@ def find(statistics: Sequence[Statistic], fit: FactorFit) -> tuple[str, ...]:
     variances = [each for each in statistics if each.name == VARIANCE]
     is_even = median(each.observed for each in variances) < EVEN
     even, ones = ("evenness",) * 2 if is_even else ("evenness of bursts", "ones among bursts")
+    even = "ones" if of[ONES].observed == 1 else even
     found = [
         _of_zeros(of[ZEROS], fit, even, is_heavy=is_heavy),
         _of_mean(of[MEAN], fit, even),

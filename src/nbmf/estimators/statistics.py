@@ -30,6 +30,7 @@ ALL, NON_ZERO = "all cells", "non-zero counts"
 GROUPS = ("least active users", "most active users", "least popular items", "most popular items")
 N_BINS, N_TYPICAL = 5, 5  # of the variance; of draws of the typical largest count
 LEVEL = 0.05  # probability that a statistic of a model that is right is found to be significantly off: one of all
+FEW_CELLS = 20
 TOLERANCE = {MEAN: 2.0, ZEROS: 1.5, ONES: 2.25, VARIANCE: 3.0, QUANTILE: 2.5, LARGEST: 10.0}
 GROUP_TOLERANCE, TOP_TOLERANCE = 3.0, 4.0  # of zeros in groups, and of the variance where the expected count is largest
 SOME = 2.0  # counts that are added to each sum, so that a handful decides nothing
@@ -186,8 +187,12 @@ def compare(cells: Cells, n_draws: int, rng: np.random.RandomState) -> tuple[Sta
     tolerances = [GROUP_TOLERANCE if where in GROUPS else TOLERANCE[name] for name, where in names]
     tolerances[max(n for n, (name, _) in enumerate(names) if name == VARIANCE)] = TOP_TOLERANCE
     most, ratios = np.maximum(significant, tolerances).tolist(), np.exp(np.clip(off, -LONGEST, LONGEST)).tolist()
+    first, n_in_bin = names.index(next(name for name in names if name[0] == VARIANCE)), measure.n_in_bin
+    few = {first + n for n in np.flatnonzero(n_in_bin < min(FEW_CELLS, n_in_bin.max()))}  # whose variance says nothing
     return tuple(
-        Statistic(*name, float(observed.values[n]), values[:, n], ratios[n], most[n]) for n, name in enumerate(names)
+        Statistic(*name, float(observed.values[n]), values[:, n], ratios[n], most[n])
+        for n, name in enumerate(names)
+        if n not in few
     )
 
 

@@ -122,6 +122,9 @@ def compare(
 
 def _gather(results: Mapping[str, Evaluations], metric: str) -> tuple[Array, dict[str, list[float]]]:
     """Return the values, users × models, averaged over the starts, and the mean of each start."""
+    for name, given in results.items():
+        if hasattr(given, "fit"):
+            raise TypeError(f"{name!r} is a model; give what nbmf.evaluate(model, train, test) returns")
     found = {name: [given] if isinstance(given, Evaluation) else list(given) for name, given in results.items()}
     if not found:
         raise ValueError("there are no results to compare")
