@@ -10,6 +10,7 @@ compute with arrays of users × items in plain NumPy, and refuse data for which 
 
 import math
 import warnings
+from abc import ABC, abstractmethod
 from typing import Any, Self, cast
 
 import numpy as np
@@ -119,7 +120,7 @@ class RandomGraphExposureMF(SmallData, Factorization):
         return RandomGraphPoisson.of(without(data.matrix, take_unknown(unknown, data.users, data.items)))
 
 
-class DenseModel(SmallData):
+class DenseModel(SmallData, ABC):
     """Base class of comparison models with an algorithm of their own."""
 
     def fit(self, X: Any, y: None = None) -> Self:
@@ -145,8 +146,9 @@ class DenseModel(SmallData):
     def _fit(self) -> RidgeFit | CoupledFit:
         return cast("RidgeFit | CoupledFit", super()._fit)
 
+    @abstractmethod
     def _factorized(self, data: Data) -> RidgeFit | CoupledFit:
-        raise NotImplementedError
+        """Run the algorithm."""
 
     def _warn(self, result: RidgeFit | CoupledFit) -> None:
         """Warn of a fit that was cut short."""

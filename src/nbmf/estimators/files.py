@@ -14,7 +14,8 @@ import numpy as np
 
 from nbmf.data.interactions import FORMS
 from nbmf.estimators.comparison_fit import CoupledFit, RidgeFit
-from nbmf.estimators.fit import FactorFit, FitResult, WeightFit
+from nbmf.estimators.fit import FactorFit, FitResult
+from nbmf.estimators.weight_fit import WeightFit
 from nbmf.inference.comparison import ExposedRidge
 from nbmf.inference.run import Ending
 from nbmf.model import Model

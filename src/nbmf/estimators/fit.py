@@ -1,7 +1,7 @@
 """What a fit leaves: one frozen value that every answer is a function of, and that a model file holds.
 
-`FactorFit` is a fit of factors, `AverageFit` the mean of several of them, `WeightFit` a fit of item–item weights. Each
-knows its scores: of the users that were fitted, of new users, and of single pairs.
+`FactorFit` is a fit of factors, `AverageFit` the mean of several of them; those of other models are in `weight_fit` and
+`comparison_fit`. Each knows its scores: of the users that were fitted, of new users, and of single pairs.
 """
 
 from abc import ABC, abstractmethod
@@ -16,21 +16,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from nbmf.backends.counts import without
 from nbmf.data.ids import Lookup
-from nbmf.data.interactions import FORMS, Ids, formed
+from nbmf.data.interactions import FORMS, Ids
 from nbmf.estimators.fold_in import FixedSide, Resources, fold_in
-from nbmf.estimators.ranking import (
-    FactorScores,
-    ModelScores,
-    Scores,
-    check_at_least_one,
-    most_typical,
-    name_of_items,
-    nearest,
-)
+from nbmf.estimators.ranking import FactorScores, Scores, most_typical, name_of_items, nearest
 from nbmf.inference.run import Ending
 from nbmf.model import Model
 from nbmf.model.factors import Array, Factor, Point
-from nbmf.model.likelihood import Likelihood, NegativeBinomial
+from nbmf.model.likelihood import Likelihood
 from nbmf.model.ties import Ties
 
 
@@ -379,73 +371,6 @@ class AverageFit(FactorFit):
         prior, score = (float(np.mean(values)) for values in ([p.prior for p in parts], [p.score for p in parts]))
         by_component = np.concatenate([part.by_component for part in parts]) / len(parts)
         return Reasons(contributions, prior, score, by_component)
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class WeightFit(FitResult):
-    """A fit of item–item weights.
-
-    `input` and `target` are the forms of the counts that the model sees and predicts. `weights` is B, items × items:
-    how much one unit of input of the row's item adds to the column's; sparse if items have few neighbours.
-    """
-
-    input: str
-    target: str
-    concentration: float
-    weights: Any
-    intercept: NDArray[Any]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.intercept.dtype
-
-    def scores(self) -> ModelScores:
-        return self._scores(self.counts)
-
-    def scores_of(self, rows: NewRows, resources: Resources) -> ModelScores:
-        return self._scores(rows.counts)
-
-    def _scores(self, counts: sp.csr_array) -> ModelScores:
-        return ModelScores(lambda which: self.intensities(counts[which]), counts.shape[0], len(self.items))
-
-    def intensities(self, counts: sp.csr_array) -> Array:
-        """Return μ of rows of counts for all items."""
-        products = formed(counts, self.input, self.dtype) @ self.weights
-        dense = products.toarray() if sp.issparse(products) else products
-        return np.asarray(dense + self.intercept)
-
-    def check_of_counts(self) -> None:
-        if self.target != "counts":
-            raise ValueError(no_likelihood("target", self.target))
-
-    def likelihood_of(self, rows: NDArray[np.intp] | None, columns: NDArray[np.intp]) -> Likelihood:
-        self.check_of_counts()
-        return NegativeBinomial(self.concentration)
-
-    def reasons(
-        self, whose: int | NewRows, columns: NDArray[Any], counts: Array, column: int, resources: Resources
-    ) -> Reasons:
-        """Split b_i + Σ_j x_uj B_ji, in which nothing is approximate."""
-        x = FORMS[self.input](counts.astype(np.float64))
-        contributions, prior = x * self._into(column)[columns], float(self.intercept[column])
-        return Reasons(contributions, prior, float(np.sort(contributions)[::-1].sum()) + prior)
-
-    def similar_items(self, column: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """Return the items with the largest √(B_ji B_ij); fewer than n where fewer have both weights."""
-        check_at_least_one(n)
-        mutual = np.sqrt(self._into(column) * self._from(column))
-        near = np.argsort(-mutual, kind="stable")[: min(int(n), np.count_nonzero(mutual))]
-        return near, mutual[near]
-
-    def _into(self, item: int) -> NDArray[np.float64]:
-        """Return the weights of all items in an item's score."""
-        found = self.weights[:, [item]].toarray().ravel() if sp.issparse(self.weights) else self.weights[:, item]
-        return np.asarray(found, np.float64)
-
-    def _from(self, item: int) -> NDArray[np.float64]:
-        """Return the weights of an item in the scores of all items."""
-        found = self.weights[[item]].toarray().ravel() if sp.issparse(self.weights) else self.weights[item]
-        return np.asarray(found, np.float64)
 
 
 def no_likelihood(setting: str, form: str) -> str:

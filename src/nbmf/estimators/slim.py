@@ -12,9 +12,9 @@ from sklearn.exceptions import ConvergenceWarning
 from nbmf.data.interactions import FORMS, formed
 from nbmf.estimators.base import Recommender, one_of
 from nbmf.estimators.factorize import Data, as_number, check_whole, more_sweeps
-from nbmf.estimators.fit import WeightFit
 from nbmf.estimators.log_prob import log_probabilities
 from nbmf.estimators.slim_fit import Regressions, fit, fit_plainly
+from nbmf.estimators.weight_fit import WeightFit
 from nbmf.inference.progress import QUIET_SECONDS, RunsProgress
 from nbmf.inference.run import Ending
 from nbmf.model.factors import Array
