@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 
@@ -58,7 +59,14 @@ def usual(browser):
 
 
 @pytest.fixture
-def visit(browser, usual):
+def start():
+    """Return a function that starts a server, which answers until the pages of the test are closed."""
+    with ExitStack() as running:
+        yield lambda path, **settings: running.enter_context(serving(path, **settings))
+
+
+@pytest.fixture
+def visit(browser, usual, start):
     """Return a function that opens a page; at the end, no page may have had an unexpected error."""
     opened, errors = [], []
 
@@ -250,7 +258,7 @@ def test_a_basket_is_in_the_address(served, visit):
     assert page.inner_text(".ranked .lift").startswith("×")
 
 
-def test_the_model_view_says_whether_the_fit_converged(served, visit, tmp_path):
+def test_the_model_view_says_whether_the_fit_converged(served, visit, start, tmp_path):
     page = visit(served, "#/fit")
     page.wait_for_selector(".verdict.bad >> text=max_iter=30")
     page.wait_for_selector(".chart .main-svg")
@@ -261,37 +269,37 @@ def test_the_model_view_says_whether_the_fit_converged(served, visit, tmp_path):
     line = page.evaluate("document.querySelector('.chart').layout.shapes[0].y0")
     assert line == served.get("/api/fit")["tol"] == 1e-5
     write_model(tmp_path / "model.nbmf", nbmf.NBMF(2, tol=0.01, random_state=0))
-    with serving(tmp_path / "model.nbmf") as client:
-        visit(client, "#/fit").wait_for_selector(".verdict.good >> text=Converged")
+    client = start(tmp_path / "model.nbmf")
+    visit(client, "#/fit").wait_for_selector(".verdict.good >> text=Converged")
 
 
-def test_the_model_view_says_whether_the_model_fits(visit, tmp_path):
+def test_the_model_view_says_whether_the_model_fits(visit, start, tmp_path):
     """Findings as the model has them, and a cross for every statistic that is off."""
     bursts = nbmf.PoissonMF(3, max_iter=40, tol=0, random_state=0)
     write_model(tmp_path / "model.nbmf", bursts)
-    with serving(tmp_path / "model.nbmf") as client:
-        found = client.get("/api/check")
-        page = visit(client, "#/fit")
-        page.wait_for_selector("text=Does it fit?")
-        page.wait_for_selector(".panel .main-svg >> nth=3")
-        shown = [row.inner_text() for row in page.query_selector_all(".findings li")]
-        assert shown == [f"{text[0].upper()}{text[1:]}." for text in found["findings"]]
-        assert shown
-        marks = [mark for panel in found["panels"] for mark in panel["marks"]]
-        drawn = "[...document.querySelectorAll('.panel')].map((panel) => panel.data.map((trace) => trace.x.length))"
-        counts = page.evaluate(drawn)
-        assert sum(panel[4] for panel in counts) == sum(not mark["fits"] for mark in marks)
-        assert sum(panel[3] for panel in counts) == sum(mark["fits"] for mark in marks)
-        assert [row.inner_text() for row in page.query_selector_all("#main figcaption")] == [
-            panel["title"] for panel in found["panels"]
-        ]
-        page.click("summary >> text=Observed and expected")
-        assert len(page.query_selector_all("section[aria-labelledby=check-title] tbody tr")) == len(marks)
+    client = start(tmp_path / "model.nbmf")
+    found = client.get("/api/check")
+    page = visit(client, "#/fit")
+    page.wait_for_selector("text=Does it fit?")
+    page.wait_for_selector(".panel .main-svg >> nth=3")
+    shown = [row.inner_text() for row in page.query_selector_all(".findings li")]
+    assert shown == [f"{text[0].upper()}{text[1:]}." for text in found["findings"]]
+    assert shown
+    marks = [mark for panel in found["panels"] for mark in panel["marks"]]
+    drawn = "[...document.querySelectorAll('.panel')].map((panel) => panel.data.map((trace) => trace.x.length))"
+    counts = page.evaluate(drawn)
+    assert sum(panel[4] for panel in counts) == sum(not mark["fits"] for mark in marks)
+    assert sum(panel[3] for panel in counts) == sum(mark["fits"] for mark in marks)
+    assert [row.inner_text() for row in page.query_selector_all("#main figcaption")] == [
+        panel["title"] for panel in found["panels"]
+    ]
+    page.click("summary >> text=Observed and expected")
+    assert len(page.query_selector_all("section[aria-labelledby=check-title] tbody tr")) == len(marks)
     write_model(tmp_path / "right.nbmf", nbmf.NBMF(3, input="log1p", max_iter=9, random_state=0))
-    with serving(tmp_path / "right.nbmf") as client:
-        page = visit(client, "#/fit")
-        page.wait_for_selector(".chart .main-svg")
-        assert not page.query_selector("text=Does it fit?")
+    client = start(tmp_path / "right.nbmf")
+    page = visit(client, "#/fit")
+    page.wait_for_selector(".chart .main-svg")
+    assert not page.query_selector("text=Does it fit?")
 
 
 def test_factors_are_found_by_any_of_their_items(served, visit):
@@ -415,18 +423,18 @@ def test_a_map_that_was_left_does_no_more_work(served, visit):
     assert page.evaluate("window.painted") == before
 
 
-def test_what_a_model_cannot_answer_is_left_out(tmp_path, visit, monkeypatch):
+def test_what_a_model_cannot_answer_is_left_out(tmp_path, visit, start, monkeypatch):
     write_model(tmp_path / "model.nbmf", nbmf.PoissonMF(3, max_iter=9, random_state=0))
     everything = nbmf.web.views.abilities
     monkeypatch.setattr(
         nbmf.web.views, "abilities", lambda model: {name: name == "explain" for name in everything(model)}
     )
-    with serving(tmp_path / "model.nbmf") as client:
-        page = visit(client)
-        page.wait_for_selector(".ranked li")
-        assert [link.inner_text() for link in page.query_selector_all("#views a")] == ["Users", "Items", "Model"]
-        page.goto(f"http://127.0.0.1:{client.port}/#/map")
-        page.wait_for_selector("text=Page not found")
+    client = start(tmp_path / "model.nbmf")
+    page = visit(client)
+    page.wait_for_selector(".ranked li")
+    assert [link.inner_text() for link in page.query_selector_all("#views a")] == ["Users", "Items", "Model"]
+    page.goto(f"http://127.0.0.1:{client.port}/#/map")
+    page.wait_for_selector("text=Page not found")
 
 
 @pytest.mark.parametrize(
@@ -434,29 +442,29 @@ def test_what_a_model_cannot_answer_is_left_out(tmp_path, visit, monkeypatch):
     [nbmf.PoissonMF(3, max_iter=9), nbmf.Averaged(nbmf.NBMF(2, max_iter=9), 2), nbmf.NBSLIM(penalty=0.5)],
     ids=lambda model: type(model).__name__,
 )
-def test_other_models_have_pages_too(tmp_path, visit, model):
+def test_other_models_have_pages_too(tmp_path, visit, start, model):
     write_model(tmp_path / "model.nbmf", model)
-    with serving(tmp_path / "model.nbmf") as client:
-        page = visit(client)
-        page.wait_for_selector(".ranked li")
-        shown = [link.inner_text() for link in page.query_selector_all("#views a")]
-        if isinstance(model, nbmf.NBSLIM):
-            assert shown == ["Users", "Items", "Basket", "Model"]
-            page.wait_for_selector("#took-title >> text=/^History$/")
-            assert not page.query_selector("#took-title ~ details")
-        else:
-            assert shown == ["Users", "Items", "Basket", "Factors", "Map", "Model"]
-            page.wait_for_selector(".chart .main-svg")
-        assert ("over-exposed" in page.inner_text("main")) == isinstance(model, nbmf.Averaged)
-        page.click(".ranked .face")
-        page.wait_for_selector(".parts")
-        assert page.evaluate(CHECKS) == EXPECTED
-        keep(page, f"{type(model).__name__}-user")
-        for view in ("item", "fit"):
-            page.click(f"#views a[data-view={view}]")
-            page.wait_for_selector(".chart .main-svg")
-            page.wait_for_selector("main .loading", state="detached")
-            assert page.evaluate(CHECKS) == EXPECTED, view
+    client = start(tmp_path / "model.nbmf")
+    page = visit(client)
+    page.wait_for_selector(".ranked li")
+    shown = [link.inner_text() for link in page.query_selector_all("#views a")]
+    if isinstance(model, nbmf.NBSLIM):
+        assert shown == ["Users", "Items", "Basket", "Model"]
+        page.wait_for_selector("#took-title >> text=/^History$/")
+        assert not page.query_selector("#took-title ~ details")
+    else:
+        assert shown == ["Users", "Items", "Basket", "Factors", "Map", "Model"]
+        page.wait_for_selector(".chart .main-svg")
+    assert ("over-exposed" in page.inner_text("main")) == isinstance(model, nbmf.Averaged)
+    page.click(".ranked .face")
+    page.wait_for_selector(".parts")
+    assert page.evaluate(CHECKS) == EXPECTED
+    keep(page, f"{type(model).__name__}-user")
+    for view in ("item", "fit"):
+        page.click(f"#views a[data-view={view}]")
+        page.wait_for_selector(".chart .main-svg")
+        page.wait_for_selector("main .loading", state="detached")
+        assert page.evaluate(CHECKS) == EXPECTED, view
 
 
 def test_nobody_and_nothing(served, visit):
@@ -473,16 +481,16 @@ def test_nobody_and_nothing(served, visit):
 EMPTY = "ann%2F3"  # the row of small_matrix that has no counts
 
 
-def test_the_page_asks_for_the_token(tmp_path, visit):
+def test_the_page_asks_for_the_token(tmp_path, visit, start):
     write_model(tmp_path / "model.nbmf")
-    with serving(tmp_path / "model.nbmf", access=Access(token=TOKEN)) as client:
-        page = visit(client, expected="401")
-        page.fill("#token", "wrong-wrong-wrong-wrong")
-        page.click("text=Continue")
-        page.wait_for_selector("text=Wrong token")
-        page.fill("#token", TOKEN)
-        page.click("text=Continue")
-        page.wait_for_selector(".ranked li")
+    client = start(tmp_path / "model.nbmf", access=Access(token=TOKEN))
+    page = visit(client, expected="401")
+    page.fill("#token", "wrong-wrong-wrong-wrong")
+    page.click("text=Continue")
+    page.wait_for_selector("text=Wrong token")
+    page.fill("#token", TOKEN)
+    page.click("text=Continue")
+    page.wait_for_selector(".ranked li")
 
 
 def test_a_replaced_model_is_noticed_and_a_lost_server_told(tmp_path, visit, monkeypatch):
