@@ -11,6 +11,7 @@ arrays are fetched when they are asked for; `on_host()` returns one in NumPy's m
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -85,7 +86,7 @@ class Point:
 
     @property
     def parameters(self) -> tuple[Array, ...]:
-        return (self.mean,)
+        return (self.value,)
 
     def divergence(self, prior: Prior) -> float:
         return 0.0
@@ -108,6 +109,32 @@ class Point:
 
     def on_host(self) -> "Point":
         return self
+
+
+@dataclass(frozen=True)
+class Encoding(Point):
+    """Users as functions of what they have, W = X V: `value` is V, items × RK, of R starts side by side.
+
+    `inputs` is X, users × items; without it there is no W. The users' rows of each start end with a 1, which meets the
+    intercepts of the items, and are divided by R: the products are the mean over the starts.
+    """
+
+    kind: ClassVar[str] = "encoding"
+    n_starts: int = 1
+    inputs: Any = None
+
+    @cached_property
+    def mean(self) -> Array:  # type: ignore[override]
+        """W, users × R(K+1)."""
+        return encoded(self.inputs, self.value, self.n_starts)
+
+
+def encoded(inputs: Any, value: Array, n_starts: int) -> Array:
+    """Return the users' rows that rows of inputs make: [X V | 1] of each start, divided by their number."""
+    n_components = value.shape[1] // n_starts
+    users = np.ones((inputs.shape[0], n_starts, n_components + 1), value.dtype)
+    users[..., :-1] = np.asarray(inputs @ value).reshape(-1, n_starts, n_components)
+    return (users / value.dtype.type(n_starts)).reshape(len(users), -1)
 
 
 @dataclass(frozen=True)

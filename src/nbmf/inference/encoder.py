@@ -1,0 +1,52 @@
+"""Maximum likelihood of an encoder by majorization-minimization: V, then H and b, from the same allocations.
+
+A sweep infers allocations and exposures once. Given them, the bound on the objective falls apart into V, whose best
+value given H is allocated / exposed, and [H | b], whose best value given the new V is. So every sweep ascends.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nbmf.backends import Backend, Sums
+from nbmf.backends.counts import Counts
+from nbmf.backends.encoder import EncoderBackend, EncoderCounts
+from nbmf.inference.run import State, observe
+from nbmf.model.factors import Encoding, Factor, Point
+
+
+@dataclass(frozen=True)
+class EncoderMM:
+    """One sweep of every start. With `moving`, only these items' rows change, which ascends as well."""
+
+    begins_with_users: ClassVar[bool] = True
+    moving: NDArray[np.intp] | None = None
+
+    def step(self, state: State, counts: Counts, backend: Backend) -> State:
+        """Return the state after one sweep."""
+        data, passes = cast("EncoderCounts", counts), cast("EncoderBackend", backend)
+        found = [self._improve(inferred, data, passes) for inferred in cast("Any", state.inferred).starts]
+        model, ties, log_base = state.model, state.ties, state.log_base
+        del state  # frees the memory of the old allocations and exposures for the new ones
+        users, items = joined(found, data)
+        return observe(model, counts, backend, users, items, ties, log_base)
+
+    def _improve(self, inferred: Any, counts: EncoderCounts, backend: Any) -> tuple[Factor, Factor]:
+        V, side = Point(inferred.encoder.inputs), Point(inferred.encoder.side)
+        sums, allocated = backend.sum_inputs(counts, inferred)
+        inputs = self._moved(V, backend.quotient(V, sums))  # Eq. (nmfW), of items that users have
+        exposed = backend.expose_outputs(counts, inferred, inputs.mean)
+        return inputs, self._moved(side, backend.quotient(side, Sums(allocated, exposed)))  # Eq. (nmfH)
+
+    def _moved(self, old: Point, new: Point) -> Point:
+        if self.moving is None:
+            return new
+        return old.replace_rows(self.moving, Point(new.mean[self.moving]))
+
+
+def joined(starts: list[tuple[Factor, Factor]], counts: EncoderCounts) -> tuple[Encoding, Point]:
+    """Put starts side by side."""
+    inputs, outputs = (np.hstack([side.mean for side in sides]) for sides in zip(*starts, strict=True))
+    return Encoding(inputs, len(starts), counts.x), Point(outputs)
