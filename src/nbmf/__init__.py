@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nbmf.estimators.coupled import CoupledCompoundMF
     from nbmf.estimators.factorize import MisfitWarning
     from nbmf.estimators.family import BinaryMF, CompoundMF, RobustMF, ZeroInflatedMF
+    from nbmf.estimators.fism import NBFISM
     from nbmf.estimators.loading import load
     from nbmf.estimators.nbmf import NBMF, PoissonMF
     from nbmf.estimators.slim import NBSLIM
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from nbmf.storage.counts import open_counts, store_counts
 
 __all__ = [
+    "NBFISM",
     "NBMF",
     "NBSLIM",
     "Averaged",
@@ -64,6 +66,7 @@ _HOMES = {
     "estimators.comparison": ["ExpoMF", "RandomGraphExposureMF"],
     "estimators.coupled": ["CoupledCompoundMF"],
     "estimators.factorize": ["MisfitWarning"],
+    "estimators.fism": ["NBFISM"],
     "estimators.loading": ["load"],
     "estimators.nbmf": ["NBMF", "PoissonMF"],
     "estimators.slim": ["NBSLIM"],

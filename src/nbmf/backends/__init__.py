@@ -205,6 +205,13 @@ def make_backend(name: str, n_threads: int | None = None, work: float = 0.0) -> 
     raise ValueError(f"backend is {name!r}; it must be one of {', '.join(map(repr, BACKENDS))}")
 
 
+def encoder_of(backend: Any) -> Any:
+    """Return the passes of an encoder (see encoder.py) on the same machine as a backend's own."""
+    if not hasattr(backend, "encoder"):
+        raise ValueError(f"{type(backend).__name__} has no passes for NBFISM; fit it on one machine, without `backend`")
+    return backend.encoder
+
+
 def find_device(name: str, work: float, n_rows: int) -> Any:
     """Return the GPU that should fold in or rank n_rows rows, or None if the CPU should."""
     asked = name in ("gpu", "gpu-bf16") or (name == "auto" and work >= PAYS_ALONE)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from nbmf.backends import LEAST_INTENSITY, Array, Given, OnHost, Sums
 from nbmf.backends.counts import Counts
 from nbmf.backends.reference import pool_unseen
-from nbmf.model.factors import Encoding, Factor
+from nbmf.model.factors import Factor
 
 OWN = 16  # units in the last place of a sum, below which what is left without an item's own part is rounding
 BLOCK_ROWS = 1 << 14  # rows whose differences are made in double precision at a time
@@ -197,11 +197,9 @@ def exposed_outputs(counts: EncoderCounts, inputs: Array, known: NDArray[np.floa
 def evidence_of_all(counts: EncoderCounts, one: Encoder) -> float:
     """Return −Σ_ui μ_ui − ρ ΣB over every cell, the part of a log-likelihood that its zeros bring."""
     (V, H, b), met = one, counts.met
-    own = sum(
-        float(met[rows] @ np.einsum("jk,jk->j", V[rows], H[rows], dtype=np.float64)) for rows in _blocks(len(V))
-    )
+    own = sum(float(met[rows] @ np.einsum("jk,jk->j", V[rows], H[rows], dtype=np.float64)) for rows in _blocks(len(V)))
     sums = _weighed(V, met), _weighed(H, np.ones(len(H)))
-    return own - float(sums[0] @ sums[1]) - counts.by_user.shape[0] * float(b.sum(dtype=np.float64))
+    return float(own - sums[0] @ sums[1] - counts.by_user.shape[0] * b.sum(dtype=np.float64))
 
 
 def _others(values: Array, weights: NDArray[np.float64], scales: NDArray[np.float64]) -> Array:
@@ -219,7 +217,7 @@ def _others(values: Array, weights: NDArray[np.float64], scales: NDArray[np.floa
 
 def _weighed(values: Array, weights: NDArray[np.float64]) -> NDArray[np.float64]:
     parts = [weights[rows] @ values[rows].astype(np.float64) for rows in _blocks(len(values))]
-    return np.sum(parts, axis=0)
+    return np.asarray(np.sum(parts, axis=0))
 
 
 def _blocks(n_rows: int) -> list[slice]:

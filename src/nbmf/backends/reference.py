@@ -4,6 +4,7 @@ Sums over cells are computed in double precision and kept in that of the factors
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,13 @@ class DenseExpectation:
 @dataclass(frozen=True)
 class Reference(OnHost):
     """Dense NumPy; for small data and for tests."""
+
+    @property
+    def encoder(self) -> Any:
+        """The passes of an encoder."""
+        from nbmf.backends.encoder import ReferenceEncoder  # noqa: PLC0415 (it builds on this module)
+
+        return ReferenceEncoder()
 
     def expect(self, counts: Counts, given: Given, *, sum_users: bool = True) -> DenseExpectation:
         """Eqs. (update_c) and (update_a)."""

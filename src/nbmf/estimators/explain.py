@@ -208,9 +208,10 @@ def exposures(fit: FactorFit, user: Any) -> Exposures:
     """Return how exposed a user was to each item the user has, E[a | y]: (α+y)/(α+μ) for NBMF, Eq. (update_a)."""
     row = one_place(fit.user_lookup, user, "exposures are those of one user")
     columns, count = fit.taken(row)
-    intensity = (fit.item_posterior.mean[columns] @ fit.user_posterior.mean[row]).astype(np.float64)
+    intensity = fit.intensity_scores().of(np.array([row])).pairs(np.zeros(len(columns), np.intp), columns)
     likelihood = fit.model.likelihood.at(np.full(len(columns), row), columns)
     y = FORMS[fit.input](count)
+    intensity = intensity.astype(np.float64)
     sd = likelihood.exposure_sd(y, intensity)
     return Exposures(fit.items[columns], count, intensity, likelihood.exposure(y, intensity), sd, fit.input)
 

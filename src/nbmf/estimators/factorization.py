@@ -2,7 +2,6 @@
 
 import math
 from inspect import signature
-from numbers import Integral
 from typing import Any, Self, cast
 
 import numpy as np
@@ -12,12 +11,24 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
 
 from nbmf.backends import BACKENDS, make_backend
-from nbmf.data.interactions import FORMS, Interactions, text_labels
+from nbmf.backends.counts import Counts, take_unknown
+from nbmf.data.interactions import FORMS, Interactions, formed, text_labels
 from nbmf.estimators import check, explain, grow, predictive
 from nbmf.estimators.base import Recommender, check_distinct, one_of
 from nbmf.estimators.check import Check
 from nbmf.estimators.explain import Exposures, Similar, TopItems
-from nbmf.estimators.factorize import Control, Data, as_number, check_seed, check_whole, factorize
+from nbmf.estimators.factorize import (
+    Control,
+    Data,
+    Factors,
+    as_number,
+    check_seed,
+    check_stopping,
+    check_whole,
+    conduct,
+    large_counts,
+    warn_of_misfit,
+)
 from nbmf.estimators.fit import FactorFit, NewRows
 from nbmf.estimators.predictive import Predictive
 from nbmf.inference.accelerate import Accelerated
@@ -112,7 +123,23 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
             work = float(math.prod(data.matrix.shape) if every_cell else data.matrix.nnz) * self.n_components
             backend = watched.backend or make_backend(self.backend, self.n_threads, work)
             model = Model(likelihood, *(Prior(shape, shape) for shape in (self.user_shape, self.item_shape)))
-            self._become(factorize(self, model, n_clusters, data, backend, watched))
+            form, cells = self._input(), take_unknown(watched.unknown, data.users, data.items)
+            check_stopping(watched, form)
+            problem = Factors(self, model, Counts.of(formed(data.matrix, form), np.dtype(self.dtype), cells))
+            hint = large_counts(data.matrix, form)
+            kept, ending = conduct(self, problem, n_clusters, backend, watched, hint)
+            fit = FactorFit(
+                **data.result(kept.objectives, ending),
+                model=kept.state.model,
+                user_posterior=kept.state.users.on_host(),
+                item_posterior=kept.state.items.on_host(),
+                exposure=("tied" if n_clusters else "exact") if likelihood.has_exposure else None,
+                input=form,
+                ties=kept.state.ties,
+                unknown=cells,
+            )
+            warn_of_misfit(fit)
+            self._become(fit)
         return self
 
     def transform(self, X: Any, *, unknown_items: str = "error") -> Array:
@@ -302,8 +329,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         """
         if not hasattr(self, "result_"):
             return self.fit(X, y)
-        if not isinstance(refresh, Integral) or refresh < 0:
-            raise ValueError(f"refresh is {refresh!r}; it must be a whole number of sweeps from 0")
+        grow.check_refresh(refresh)
         if text_labels(X, "index") is not None:
             rows = self._rows(X)
             X = Interactions(check_distinct(rows.ids), self.items_, rows.counts)

@@ -1,4 +1,4 @@
-"""One factorization: settings and counts in, a `FactorFit` out."""
+"""One fit by sweeps: settings and counts in, the sweep to keep out."""
 
 import math
 import warnings
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,8 +16,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from nbmf.backends import Backend
-from nbmf.backends.counts import Counts, take_unknown
-from nbmf.data.interactions import Ids, formed
+from nbmf.backends.counts import Counts
+from nbmf.data.interactions import Ids
 from nbmf.estimators.cells import cheap_cells
 from nbmf.estimators.findings import misfit
 from nbmf.estimators.fit import FactorFit
@@ -25,8 +25,11 @@ from nbmf.inference.checkpoints import Checkpoints, Origin, read_checkpoint, res
 from nbmf.inference.progress import Progress
 from nbmf.inference.run import Ending, Snapshot, State, Until, begin, run
 from nbmf.model import Model
-from nbmf.model.factors import Array, Point
+from nbmf.model.factors import Array, Factor, Point
+from nbmf.model.ties import Ties
 from nbmf.storage.container import Path
+
+Tie = Callable[[Factor], Ties]
 
 HEAVY_LARGEST, HEAVY_MEAN = 1000, 50  # counts, and means of those that are not 0, from which a fit takes long
 
@@ -69,6 +72,12 @@ class Data:
     item_names: Ids | None
     has_feature_names: bool
 
+    def result(self, objectives: Any, ending: Ending) -> dict[str, Any]:
+        """Return the fields that every `FitResult` has."""
+        parts = {"users": self.users, "items": self.items, "counts": self.matrix, "item_names": self.item_names}
+        ended = {"objective": np.array(objectives), "ending": ending}
+        return parts | ended | {"has_feature_names": self.has_feature_names}
+
 
 def check_whole(name: str, value: Any, otherwise: str = "") -> None:
     """Refuse a setting that is not a whole number from 1."""
@@ -95,16 +104,40 @@ def check_seed(value: Any) -> None:
         raise ValueError(f"random_state is {value!r}; it must be {wanted}") from None
 
 
-def factorize(
-    settings: Any, model: Model, n_clusters: int | None, data: Data, backend: Backend, control: Control
-) -> FactorFit:
-    """Run inference with the settings of an estimator and return what it found; Ctrl-C keeps the last sweep."""
-    rng, form = check_random_state(settings.random_state), settings._input()
-    if form != "counts" and getattr(control.stopping, "metric", "") == "log_likelihood":
-        raise ValueError(f"input is {form!r}, so test counts have no log-likelihood; stop by another metric")
+class Problem(Protocol):
+    """What is fitted: counts, and where to start from."""
+
+    @property
+    def counts(self) -> Counts:
+        """The counts in the form that the likelihood sees."""
+
+    def start(self, backend: Backend, rng: np.random.RandomState, tie: Tie | None) -> State:
+        """Return the state before the first sweep; `tie` makes ties of items where exposures share them."""
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Users' and items' factors, from random numbers or given ones."""
+
+    settings: Any
+    model: Model
+    counts: Counts
+
+    def start(self, backend: Backend, rng: np.random.RandomState, tie: Tie | None) -> State:
+        """Return the state before the first sweep."""
+        W, H = _starts(self.settings, self.counts.by_user.shape, rng)
+        return begin(self.model, self.counts, backend, W, H, tie(Point(H)) if tie else None)
+
+
+def conduct(
+    settings: Any, problem: Problem, n_clusters: int | None, backend: Backend, control: Control, hint: str = ""
+) -> tuple[Snapshot, Ending]:
+    """Run inference with the settings of an estimator; return the sweep to keep and how the run ended.
+
+    Ctrl-C keeps the last sweep. A fit that has not converged warns, with the `hint` after what else to try.
+    """
+    rng, counts = check_random_state(settings.random_state), problem.counts
     until, algorithm = Until(settings.max_iter, settings.tol), settings._algorithm()
-    unknown = take_unknown(control.unknown, data.users, data.items)
-    counts = Counts.of(formed(data.matrix, form), np.dtype(settings.dtype), unknown)
     saved = checkpoints = None
     if control.checkpoint is not None or control.resume is not None:
         chosen = settings.get_params(deep=False)
@@ -116,17 +149,20 @@ def factorize(
         if control.checkpoint is not None:
             checkpoints = Checkpoints(control.checkpoint, control.checkpoint_every, origin, rng)
     tie = partial(backend.cluster, n_clusters=n_clusters, rng=rng) if n_clusters else None
-
-    def start() -> State:
-        if saved is not None:
-            return resumed(saved, counts, backend, sum_users=algorithm.begins_with_users)
-        W, H = _starts(settings, data.matrix.shape, rng)
-        return begin(model, counts, backend, W, H, tie(Point(H)) if tie else None)
-
     with Progress(type(settings).__name__, until.max_iter) if settings.verbose else nullcontext() as progress:
         watches = (None if progress is None else progress.report, *control.callbacks, control.stopping, checkpoints)
-        # start() is not held here: a sweep lets go of what it is done with
-        found = run(algorithm, start(), counts, backend, until, tie=tie, resume=saved, watch=partial(_watch, watches))
+        found = run(
+            algorithm,
+            problem.start(backend, rng, tie)  # not held here: a sweep lets go of what it is done with
+            if saved is None
+            else resumed(saved, counts, backend, sum_users=algorithm.begins_with_users),
+            counts,
+            backend,
+            until,
+            tie=tie,
+            resume=saved,
+            watch=partial(_watch, watches),
+        )
     if checkpoints is not None:
         checkpoints.finish()
     kept = found.last if control.stopping is None else control.stopping.choose(found.last)
@@ -136,41 +172,36 @@ def factorize(
         gain = (kept.objective - kept.before) / abs(kept.before) if kept.before else np.inf
         warnings.warn(
             f"{type(settings).__name__} has not converged after max_iter={until.max_iter} sweeps: the last one raised "
-            f"the objective by {gain:.1e} of its size, and tol is {until.tol:g}; {more_sweeps(settings)}"
-            + ("; counts are large: try input='log1p' or NBSLIM" if form == "counts" and _heavy(data.matrix) else ""),
+            f"the objective by {gain:.1e} of its size, and tol is {until.tol:g}; {more_sweeps(settings)}{hint}",
             ConvergenceWarning,
             stacklevel=3,
         )
-    fit = FactorFit(
-        users=data.users,
-        items=data.items,
-        counts=data.matrix,
-        item_names=data.item_names,
-        has_feature_names=data.has_feature_names,
-        model=kept.state.model,
-        user_posterior=kept.state.users.on_host(),
-        item_posterior=kept.state.items.on_host(),
-        objective=np.array(kept.objectives),
-        ending=found.ending,
-        exposure=("tied" if n_clusters else "exact") if model.likelihood.has_exposure else None,
-        input=form,
-        ties=kept.state.ties,
-        unknown=unknown,
-    )
+    return kept, found.ending
+
+
+def warn_of_misfit(fit: FactorFit) -> None:
+    """Warn if the model expects far more non-zero counts than there are."""
     share = cheap_cells(fit).occupancy()
     if share.is_misfit:
         warnings.warn(f"the model {misfit(share, fit)}", MisfitWarning, stacklevel=3)
-    return fit
+
+
+def check_stopping(control: Control, form: str) -> None:
+    """Refuse to stop by the log-likelihood of counts where the model has none."""
+    if form != "counts" and getattr(control.stopping, "metric", "") == "log_likelihood":
+        raise ValueError(f"input is {form!r}, so test counts have no log-likelihood; stop by another metric")
 
 
 def more_sweeps(settings: Any) -> str:
     """Say what to try after a fit that has not converged."""
-    return f"try {'' if settings.accelerate else 'accelerate=True and '}max_iter={2 * settings.max_iter}"
+    can_accelerate = not getattr(settings, "accelerate", True)
+    return f"try {'accelerate=True and ' if can_accelerate else ''}max_iter={2 * settings.max_iter}"
 
 
-def _heavy(counts: sp.csr_array) -> bool:
-    """Whether the counts are so large that fits take many sweeps."""
-    return bool(counts.nnz) and bool(counts.data.max() > HEAVY_LARGEST or counts.data.mean() > HEAVY_MEAN)
+def large_counts(counts: sp.csr_array, form: str) -> str:
+    """Return what else to try where counts are so large that fits take many sweeps."""
+    large = form == "counts" and counts.nnz and (counts.data.max() > HEAVY_LARGEST or counts.data.mean() > HEAVY_MEAN)
+    return "; counts are large: try input='log1p' or NBSLIM" if large else ""
 
 
 def _starts(settings: Any, shape: tuple[int, int], rng: np.random.RandomState) -> tuple[Array, Array]:

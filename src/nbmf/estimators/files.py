@@ -14,6 +14,7 @@ import numpy as np
 
 from nbmf.data.interactions import FORMS
 from nbmf.estimators.comparison_fit import CoupledFit, RidgeFit
+from nbmf.estimators.encoder_fit import EncoderFit
 from nbmf.estimators.fit import FactorFit, FitResult
 from nbmf.estimators.weight_fit import WeightFit
 from nbmf.inference.comparison import ExposedRidge
@@ -38,16 +39,19 @@ CLASSES = (
     "Factorization",
     "RandomGraphExposureMF",
 )
+ENCODER_CLASSES = ("NBFISM",)
 WEIGHT_CLASSES, RIDGE_CLASSES, COUPLED_CLASSES = ("NBSLIM",), ("ExpoMF",), ("CoupledCompoundMF",)
 """Whose models a file may hold: names that are looked up here, never imported."""
 
 KNOWN = {
     "model": CLASSES,
+    "encoder model": ENCODER_CLASSES,
     "item-item model": WEIGHT_CLASSES,
     "ridge model": RIDGE_CLASSES,
     "coupled model": COUPLED_CLASSES,
 }
 KIND_OF: dict[type[FitResult], str] = {
+    EncoderFit: "encoder model",
     WeightFit: "item-item model",
     RidgeFit: "ridge model",
     CoupledFit: "coupled model",
@@ -94,6 +98,25 @@ def check_settings(path: Path, estimator: Any) -> None:
 def read_model(source: Path | Contents) -> Saved:
     """Return the name of an estimator with factors, its settings, and what it found."""
     return _unpack(_upgraded(open_as("model", source, VERSION)))
+
+
+def read_encoder(source: Path | Contents) -> Saved:
+    """Return the name of an estimator of an encoder, its settings, and what it found."""
+    contents = _upgraded(open_as("encoder model", source, VERSION))
+    name, shared = _unpack_shared(contents, ENCODER_CLASSES)
+    n_users, n_items = len(shared["users"]), len(shared["items"])
+    forms, exposure = [contents.value(name, str) for name in ("input", "target")], contents.document.get("exposure")
+    if not set(forms) <= FORMS.keys() or exposure not in (None, "exact", "tied"):
+        raise contents.fault(f"its forms are {shortened(forms)} and its exposure is {shortened(exposure)}")
+    sides = codec.unpack_encoder(contents, n_items)
+    held = sum(array.nbytes for array in contents.arrays.values())
+    codec.check_room(contents, "its users take too much memory", n_users * sides[0].shape[1] * 4, held)
+    shared |= {"input": forms[1], "exposure": exposure, "model": codec.unpack_model(contents, n_users, n_items)}
+    shared |= {
+        "ties": codec.unpack_ties(contents, n_items),
+        "unknown": codec.unpack_unknown(contents, n_users, n_items),
+    }
+    return name, codec.unpack_settings(contents), EncoderFit.of(sides, forms[0], **shared)
 
 
 def read_weights(source: Path | Contents) -> Saved:
@@ -198,7 +221,7 @@ def _pack(path: Path, estimator: Any, fit: Any, arrays: Arrays) -> dict[str, Any
     codec.pack_counts(fit.counts, arrays)
     packed = codec.pack_settings(settings, arrays)
     check_settings(path, estimator)
-    if kind == "model" and estimator._input() != fit.input:
+    if kind in ("model", "encoder model") and estimator._input() != fit.input:
         changed = f"was fitted to {fit.input!r} of the data, and its settings now say {estimator._input()!r}"
         raise StorageError(f"{os.fspath(path)}: the model {changed}; set them back, or fit it again")
     shared = {
@@ -221,6 +244,18 @@ def _pack_factors(fit: FactorFit, arrays: Arrays) -> dict[str, Any]:
         **codec.pack_model(fit.model, arrays),
         **codec.pack_factor("users", fit.user_posterior, arrays),
         **codec.pack_factor("items", fit.item_posterior, arrays),
+    }
+
+
+def _pack_encoder(fit: EncoderFit, arrays: Arrays) -> dict[str, Any]:
+    codec.pack_encoder(fit.encoder, np.ascontiguousarray(fit.item_posterior.mean[:, :-1]), fit.intercepts, arrays)
+    return {
+        "input": fit.encoded,
+        "target": fit.input,
+        "exposure": fit.exposure,
+        **codec.pack_ties(fit.ties, arrays),
+        **codec.pack_unknown(fit.unknown, arrays),
+        **codec.pack_model(fit.model, arrays),
     }
 
 
@@ -302,12 +337,14 @@ def _unpack(contents: Contents) -> Saved:
 
 PACKERS: dict[str, Callable[[Any, Arrays], dict[str, Any]]] = {
     "model": _pack_factors,
+    "encoder model": _pack_encoder,
     "item-item model": _pack_weights,
     "ridge model": _pack_ridge,
     "coupled model": _pack_coupled,
 }
 READERS: dict[str, Callable[[Path | Contents], Saved]] = {
     "model": read_model,
+    "encoder model": read_encoder,
     "item-item model": read_weights,
     "ridge model": read_ridge,
     "coupled model": read_coupled,

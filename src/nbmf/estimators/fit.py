@@ -228,6 +228,14 @@ class FactorFit(FitResult):
     def intensity_scores_of(self, rows: NewRows, resources: Resources) -> FactorScores:
         return FactorScores(self.factors_of(rows, resources).mean, self.item_posterior.mean)
 
+    def row_scores(self, users: Array, counts: sp.csr_array) -> FactorScores:
+        """Return the intensities of users with these factors, who have these counts."""
+        return FactorScores(users, self.item_posterior.mean)
+
+    def row_intensities(self, users: Array, counts: sp.csr_array, columns: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Return the intensities of such users for some items, users × columns."""
+        return np.asarray(users.astype(np.float64) @ self.item_posterior.mean[columns].T.astype(np.float64))
+
     def expected(self, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Array:
         μ = self.intensity_scores().pairs(rows, columns)
         return np.asarray(self._likelihood_of(rows, columns).mean(μ), μ.dtype)

@@ -5,6 +5,7 @@ Every function returns the next fit and leaves the given one as it is.
 
 from collections.abc import Callable
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,18 @@ def next_users(fit: FactorFit, counts: sp.csr_array) -> NewRows:
 
 def add_items(fit: FactorFit, data: Any, resources: Resources) -> FactorFit:
     """Append items, folded in with the users as they are."""
+    whole = new_items(fit, data)
+    matrix = align(whole, users=fit.user_lookup)
+    by_item = canonical(sp.csr_array(matrix.T))
+
+    def grow(fit: FactorFit) -> FactorFit:
+        return _with_items(fit, whole.items, whole.item_names, matrix, fold_in(by_item, fit.fixed_users, resources))
+
+    return of_each(grow, fit)
+
+
+def new_items(fit: FactorFit, data: Any) -> Interactions:
+    """Return counts of new items by users of the fit; rows and columns without ids get theirs."""
     whole = data if isinstance(data, Interactions) else Interactions.from_matrix(data)
     items = whole.items
     rows_named, columns_named = (
@@ -53,13 +66,7 @@ def add_items(fit: FactorFit, data: Any, resources: Resources) -> FactorFit:
     if not columns_named:
         items = _next_ids(fit.items, whole.n_items, "items")
     _check_new(fit.item_lookup.find(items)[1], items, "item")
-    matrix = align(whole, users=fit.user_lookup)
-    by_item = canonical(sp.csr_array(matrix.T))
-
-    def grow(fit: FactorFit) -> FactorFit:
-        return _with_items(fit, items, whole.item_names, matrix, fold_in(by_item, fit.fixed_users, resources))
-
-    return of_each(grow, fit)
+    return replace(whole, items=items)
 
 
 def add_counts(fit: FactorFit, data: Interactions, resources: Resources) -> FactorFit:
@@ -76,10 +83,9 @@ def _with_counts(fit: FactorFit, data: Interactions, resources: Resources) -> Fa
     n_users, n_items = fit.counts.shape
     row_known, column_known = fit.user_lookup.find(data.users)[1], fit.item_lookup.find(data.items)[1]
     added = align(data, fit.user_lookup, fit.item_lookup, unknown="append")
-    if fit.unknown is not None and (n_hidden := (fit.unknown * (added[:n_users, :n_items] != 0)).nnz):
-        raise ValueError(f"{n_hidden} of these counts are in cells that the fit treats as unknown; fit again instead")
+    check_known(fit, added)
     new_rows = sp.csr_array(added[n_users:])
-    base = replace(fit, counts=_sum(fit.counts, sp.csr_array(added[:n_users, :n_items])))
+    base = replace(fit, counts=added_up(fit.counts, sp.csr_array(added[:n_users, :n_items])))
     if new_rows.shape[0]:
         taken = canonical(sp.csr_array(new_rows[:, :n_items]))
         users = fold_in(taken, fit.fixed_items, resources)
@@ -99,6 +105,13 @@ def _with_counts(fit: FactorFit, data: Interactions, resources: Resources) -> Fa
     return _folded_again(base, np.flatnonzero(again), resources)
 
 
+def check_known(fit: FactorFit, added: sp.csr_array) -> None:
+    """Refuse counts in cells that were left out of the likelihood."""
+    n_users, n_items = fit.counts.shape
+    if fit.unknown is not None and (n_hidden := (fit.unknown * (added[:n_users, :n_items] != 0)).nnz):
+        raise ValueError(f"{n_hidden} of these counts are in cells that the fit treats as unknown; fit again instead")
+
+
 def _folded_again(fit: FactorFit, rows: NDArray[np.intp], resources: Resources) -> FactorFit:
     """Fold some fitted users in again, from where they are."""
     if not len(rows):
@@ -109,6 +122,12 @@ def _folded_again(fit: FactorFit, rows: NDArray[np.intp], resources: Resources) 
     prior = fit.model.user_prior.with_rows(rows, again)
     users = fit.user_posterior.replace_rows(rows, again)
     return replace(fit, user_posterior=users, model=replace(fit.model, user_prior=prior))
+
+
+def check_refresh(refresh: Any) -> None:
+    """Refuse what is no number of sweeps."""
+    if not isinstance(refresh, Integral) or refresh < 0:
+        raise ValueError(f"refresh is {refresh!r}; it must be a whole number of sweeps from 0")
 
 
 def refresh(fit: FactorFit, algorithm: Algorithm, sweeps: int, resources: Resources) -> FactorFit:
@@ -150,7 +169,8 @@ def _next_ids(known: Ids, size: int, what: str) -> Ids:
     return np.asarray(np.arange(size) + known.max() + 1)
 
 
-def _joined(known: Ids, new: Ids, what: str) -> Ids:
+def joined_ids(known: Ids, new: Ids, what: str) -> Ids:
+    """Append ids of the same type."""
     if len(new) and (known.dtype.kind in NUMBERS) != (new.dtype.kind in NUMBERS):
         raise ValueError(
             f"{what}: {known.tolist()[0]!r} and {new.tolist()[0]!r} are of different types; ids are all strings or all "
@@ -159,7 +179,7 @@ def _joined(known: Ids, new: Ids, what: str) -> Ids:
     return np.concatenate((known, new)) if len(new) else known
 
 
-def _sum(first: sp.csr_array, second: sp.csr_array) -> sp.csr_array:
+def added_up(first: sp.csr_array, second: sp.csr_array) -> sp.csr_array:
     """Add counts; `canonical` checks that the sums are finite."""
     a, b = first.tocoo(), second.tocoo()
     entries = np.concatenate((a.data, b.data)), (np.concatenate((a.row, b.row)), np.concatenate((a.col, b.col)))
@@ -171,10 +191,10 @@ def _with_users(fit: FactorFit, ids: Ids, counts: sp.csr_array, new: Factor) -> 
     model = fit.model
     return replace(
         fit,
-        users=_joined(fit.users, ids, "users"),
+        users=joined_ids(fit.users, ids, "users"),
         counts=canonical(sp.csr_array(sp.vstack((fit.counts, counts), format="csr"))),
         user_posterior=fit.user_posterior.append(new),
-        unknown=_resized(fit.unknown, len(ids), 0),
+        unknown=resized(fit.unknown, len(ids), 0),
         model=replace(
             model, likelihood=model.likelihood.extended(len(ids), axis=0), user_prior=model.user_prior.extended(new)
         ),
@@ -184,24 +204,30 @@ def _with_users(fit: FactorFit, ids: Ids, counts: sp.csr_array, new: Factor) -> 
 def _with_items(fit: FactorFit, ids: Ids, names: Ids | None, counts: sp.csr_array, new: Factor) -> FactorFit:
     """Append items."""
     model = fit.model
-    if fit.item_names is not None or names is not None:
-        known = _texts(fit.items) if fit.item_names is None else fit.item_names
-        names = np.concatenate((known.astype(object), (_texts(ids) if names is None else names).astype(object)))
     return replace(
         fit,
-        items=_joined(fit.items, ids, "items"),
-        item_names=names,
+        items=joined_ids(fit.items, ids, "items"),
+        item_names=joined_names(fit, ids, names),
         counts=canonical(sp.csr_array(sp.hstack((fit.counts, counts), format="csr"))),
         item_posterior=fit.item_posterior.append(new),
-        unknown=_resized(fit.unknown, 0, len(ids)),
-        ties=None if fit.ties is None else _tied_to_nearest(fit.ties, fit.item_posterior.mean, new.mean),
+        unknown=resized(fit.unknown, 0, len(ids)),
+        ties=None if fit.ties is None else tied_to_nearest(fit.ties, fit.item_posterior.mean, new.mean),
         model=replace(
             model, likelihood=model.likelihood.extended(len(ids), axis=1), item_prior=model.item_prior.extended(new)
         ),
     )
 
 
-def _resized(matrix: sp.csr_array | None, more_rows: int, more_columns: int) -> sp.csr_array | None:
+def joined_names(fit: FactorFit, ids: Ids, names: Ids | None) -> Ids | None:
+    """Return the names of the items with those of new ones; where either has none, ids are names."""
+    if fit.item_names is None and names is None:
+        return None
+    known = _texts(fit.items) if fit.item_names is None else fit.item_names
+    return np.concatenate((known.astype(object), (_texts(ids) if names is None else names).astype(object)))
+
+
+def resized(matrix: sp.csr_array | None, more_rows: int, more_columns: int) -> sp.csr_array | None:
+    """Return a matrix, if any, with more empty rows and columns."""
     if matrix is None:
         return None
     wider = matrix.copy()
@@ -209,7 +235,7 @@ def _resized(matrix: sp.csr_array | None, more_rows: int, more_columns: int) -> 
     return wider
 
 
-def _tied_to_nearest(ties: Ties, known: Array, new: Array) -> Ties:
+def tied_to_nearest(ties: Ties, known: Array, new: Array) -> Ties:
     """Put each new item into the cluster whose mean is nearest."""
     sizes = np.bincount(ties.labels, minlength=ties.n_clusters)
     there = np.flatnonzero(sizes)

@@ -9,18 +9,19 @@ from nbmf.estimators.coupled import CoupledCompoundMF
 from nbmf.estimators.factorization import Factorization
 from nbmf.estimators.family import BinaryMF, CompoundMF, RobustMF, ZeroInflatedMF
 from nbmf.estimators.files import READERS, check_settings, read_average, read_model
+from nbmf.estimators.fism import NBFISM
 from nbmf.estimators.nbmf import NBMF, PoissonMF
 from nbmf.estimators.slim import NBSLIM
 from nbmf.storage.container import Path, StorageError, read
 
 FAMILY = (NBMF, PoissonMF, CompoundMF, ZeroInflatedMF, RobustMF, BinaryMF, Factorization)
 COMPARISON = (ExpoMF, RandomGraphExposureMF, CoupledCompoundMF)
-ESTIMATORS: dict[str, type[Recommender]] = {one.__name__: one for one in (*FAMILY, NBSLIM, *COMPARISON)}
+ESTIMATORS: dict[str, type[Recommender]] = {one.__name__: one for one in (*FAMILY, NBSLIM, NBFISM, *COMPARISON)}
 
 
 def load(
     path: Path,
-) -> NBMF | PoissonMF | Averaged | NBSLIM | ExpoMF | RandomGraphExposureMF | CoupledCompoundMF:
+) -> NBMF | PoissonMF | Averaged | NBSLIM | NBFISM | ExpoMF | RandomGraphExposureMF | CoupledCompoundMF:
     """Return the model that `model.save(path)` wrote: every method answers as before, to the bit.
 
     Loading runs no code, whatever is in the file. A file that is damaged, cut short or of another format raises

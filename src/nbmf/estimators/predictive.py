@@ -181,7 +181,7 @@ def score_rows(
     overlap = sp.csr_array((np.ones(seen.nnz, bool), seen.indices, seen.indptr), shape=seen.shape)
     scored = sp.csr_array(scored - scored * overlap)
     scored.eliminate_zeros()
-    scores = FactorScores(W, fit.item_posterior.mean)
+    scores = fit.row_scores(W, sp.csr_array(rows.counts.multiply(~known[:, None])))
     likelihood = fit.model.likelihood.of_some_rows(places, known)
     total = log_probabilities(likelihood, scores, scored, seen, n_threads=resources.n_threads)
     return total, (len(fit.items) - np.diff(seen.indptr)).astype(np.int64)

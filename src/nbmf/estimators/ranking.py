@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from numbers import Integral
 from threading import local
 from typing import Any, NamedTuple
@@ -37,10 +37,14 @@ PADDED_TO = 64  # items; BLAS may round the last few columns differently, and eq
 
 @dataclass(frozen=True)
 class FactorScores:
-    """Scores Σ_k w_uk h_ik of factors of one floating type: `users` is users × K, `items` is items × K."""
+    """Scores Σ_k w_uk h_ik of factors of one floating type: `users` is users × K, `items` is items × K.
+
+    `exceptions` returns the cells with other scores, users × items, where there are any.
+    """
 
     users: Array
     items: Array
+    exceptions: Callable[[], sp.csr_array] | None = None
 
     @property
     def n_users(self) -> int:
@@ -89,28 +93,54 @@ class FactorScores:
                     score_rows(users, self.items, scores)
                 else:
                     np.matmul(users, self.transposed[:, left:right], out=scores, casting="same_kind")
+                if self.exceptions is not None:
+                    _replace(scores, left, self.exceptions()[rows])
                 yield left, scores
 
         return tiles
 
     def among(self, items: NDArray[np.intp]) -> "FactorScores":
         """Return the scores for some of the items."""
-        return replace(self, items=self.items[items])
+        return replace(self, items=self.items[items], exceptions=self._excepted(lambda cells: cells[:, items]))
 
     def of(self, users: Rows) -> "FactorScores":
         """Return the scores of some of the users."""
-        return replace(self, users=self.users[users])
+        return replace(self, users=self.users[users], exceptions=self._excepted(lambda cells: cells[users]))
+
+    def products(self) -> "FactorScores":
+        """Return the scores without exceptions, where nobody looks at those."""
+        return self if self.exceptions is None else replace(self, exceptions=None)
+
+    def _excepted(self, change: Callable[[sp.csr_array], sp.csr_array]) -> Callable[[], sp.csr_array] | None:
+        return None if self.exceptions is None else cache(lambda: change(self.exceptions()))  # type: ignore[misc]
 
     def pairs(self, rows: Rows, columns: Rows) -> Array:
         """Return the scores of pairs of a user and an item."""
         step = max(1, PAIR_CELLS // self.items.shape[1])
         blocks = [slice(start, start + step) for start in range(0, len(rows), step)]
         found = [np.sum(self.users[rows[block]] * self.items[columns[block]], axis=1) for block in blocks]
-        return np.concatenate(found) if found else np.empty(0, self.dtype)
+        scores = np.concatenate(found) if found else np.empty(0, self.dtype)
+        if self.exceptions is not None and len(rows):
+            few, row = np.unique(rows, return_inverse=True)
+            others = np.asarray(self.exceptions()[few][row, np.array(columns)]).ravel()
+            scores = np.where(others > 0, others, scores)  # no score is 0 that is stored
+        return scores
 
     def totals(self) -> Array:
         """Return the sum of each user's scores."""
-        return np.asarray(self.users @ self.items.T.sum(axis=1))
+        totals = np.asarray(self.users @ self.items.T.sum(axis=1))
+        if self.exceptions is None:
+            return totals
+        cells = self.exceptions()
+        rows = np.repeat(np.arange(len(totals)), np.diff(cells.indptr))
+        return totals + np.bincount(rows, cells.data - self.products().pairs(rows, cells.indices), len(totals))
+
+
+def _replace(scores: Array, left: int, cells: sp.csr_array) -> None:
+    """Put the scores of some cells into a part of all scores whose first column is `left`."""
+    rows = np.repeat(np.arange(cells.shape[0]), np.diff(cells.indptr))
+    inside = (cells.indices >= left) & (cells.indices < left + scores.shape[1])
+    scores[rows[inside], cells.indices[inside] - left] = cells.data[inside]
 
 
 @dataclass(frozen=True)
@@ -153,6 +183,9 @@ class ModelScores:
 
     def of(self, users: Rows) -> "ModelScores":
         return replace(self, score_items=lambda rows: self.score_items(users[rows]), n_users=len(users))
+
+    def products(self) -> "ModelScores":
+        return self
 
     def pairs(self, rows: Rows, columns: Rows) -> Array:
         few, row = np.unique(rows, return_inverse=True)

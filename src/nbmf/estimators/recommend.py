@@ -171,6 +171,8 @@ def _best(
     if not isinstance(n, Integral) or n < 1:
         raise ValueError(f"n is {n!r}; recommend at least 1 item")
     n = min(int(n), scores.n_items)
+    if seen is not None:
+        scores = scores.products()  # where scores are not products, users have the items
     if rows is not None and (choice.lists is not None or choice.denied is not None):
         scores, seen, rows = scores.of(rows), None if seen is None else seen[rows], None
     exclude = seen
@@ -180,7 +182,9 @@ def _best(
         return _best_listed(scores, n, _left(choice, exclude), resources.n_threads)
     n_users = scores.n_users if rows is None else len(rows)
     n_products = scores.items.shape[1] if isinstance(scores, FactorScores) else 0  # per score
-    device = resources.device(n_users, float(n_users) * scores.n_items * n_products)
+    device = None
+    if getattr(scores, "exceptions", None) is None:
+        device = resources.device(n_users, float(n_users) * scores.n_items * n_products)
     settings = {"allowed": choice.allowed, "n_threads": resources.n_threads, "device": device}
     return top(scores, n, rows=rows, exclude=exclude, **settings)
 
@@ -188,7 +192,7 @@ def _best(
 def _best_listed(scores: Scores, n: int, lists: sp.csr_array, n_threads: int | None) -> Best:
     """Return the n best of the items that each user's row of `lists` stores, equal scores in the order of the items."""
     best = Best(np.full((scores.n_users, n), -1, np.intp), np.full((scores.n_users, n), -np.inf, scores.dtype))
-    if isinstance(scores, FactorScores):
+    if isinstance(scores, FactorScores) and scores.exceptions is None:
         keep_best_listed(scores.users, scores.items, lists.indptr, lists.indices, *best)
         sort_best(*best)
         return best

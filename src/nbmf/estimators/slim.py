@@ -137,13 +137,7 @@ class NBSLIM(Recommender):
                 stacklevel=3,
             )
         return WeightFit(
-            users=data.users,
-            items=data.items,
-            counts=data.matrix,
-            item_names=data.item_names,
-            has_feature_names=data.has_feature_names,
-            objective=found.objective,
-            ending=Ending.CONVERGED if found.settled else Ending.MAX_ITER,
+            **data.result(found.objective, Ending.CONVERGED if found.settled else Ending.MAX_ITER),
             input=self.input,
             target=self.target,
             concentration=float(self.concentration),

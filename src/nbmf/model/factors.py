@@ -124,7 +124,7 @@ class Encoding(Point):
     inputs: Any = None
 
     @cached_property
-    def mean(self) -> Array:  # type: ignore[override]
+    def mean(self) -> Array:
         """W, users × R(K+1)."""
         return encoded(self.inputs, self.value, self.n_starts)
 

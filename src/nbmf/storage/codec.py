@@ -18,7 +18,7 @@ import scipy.sparse as sp
 
 from nbmf.data.interactions import Ids, canonical, check_matrix
 from nbmf.model import Model
-from nbmf.model.factors import Factor, Gamma, Point, Prior
+from nbmf.model.factors import Encoding, Factor, Gamma, Point, Prior
 from nbmf.model.likelihood import KINDS, Likelihood, NegativeBinomial, Poisson
 from nbmf.model.ties import Ties
 from nbmf.storage.container import Array, Arrays, Contents, StorageError
@@ -165,6 +165,22 @@ def unpack_weights(contents: Contents, n_items: int) -> tuple[Array | sp.csr_arr
     return weights, intercept
 
 
+def pack_encoder(encoder: Array, items: Array, intercepts: Array, arrays: Arrays) -> None:
+    """Pack V, H and the intercepts of each start."""
+    arrays |= {"encoder": encoder, "components": items, "intercepts": intercepts}
+
+
+def unpack_encoder(contents: Contents, n_items: int) -> tuple[Array, Array, Array]:
+    """Return V, H and the intercepts of each start."""
+    V, b = _finite(contents, "encoder", n_items, None), _finite(contents, "intercepts", n_items, None)
+    H = _finite(contents, "components", *V.shape)
+    if not V.size or not b.size or V.shape[1] % b.shape[1]:
+        raise contents.fault(f"its {V.shape[1]} components are not of {b.shape[1]} starts")
+    if not V.dtype == H.dtype == b.dtype:
+        raise contents.fault(f"its encoder is {V.dtype}, its components {H.dtype} and its intercepts {b.dtype}")
+    return V, H, b
+
+
 def pack_unknown(matrix: sp.csr_array | None, arrays: Arrays) -> dict[str, Any]:
     """Pack the cells that were left out of the likelihood, if any were."""
     if matrix is None:
@@ -213,7 +229,7 @@ def pack_factor(name: str, factor: Factor, arrays: Arrays) -> dict[str, Any]:
     """Pack one side: the moments of a gamma, or values."""
     document: dict[str, Any] = {f"{name}.law": factor.kind}
     if not isinstance(factor, Gamma):
-        arrays[f"{name}.value"] = factor.mean
+        arrays[f"{name}.value"] = factor.parameters[0]
         return document
     arrays |= {f"{name}.{part}": getattr(factor, part) for part in (*MOMENTS, *ROWS)}
     return document | {f"{name}.prior_rate": _pack_quantity(f"{name}.prior_rate", factor.prior_rate, arrays)}
@@ -221,12 +237,29 @@ def pack_factor(name: str, factor: Factor, arrays: Arrays) -> dict[str, Any]:
 
 def unpack_factors(contents: Contents, n_users: int, n_items: int, of: str = "") -> tuple[Factor, Factor]:
     """Return the sides "users" and "items", or of a second factorization those whose names begin with `of`."""
+    if contents.document.get(f"{of}users.law") == Encoding.kind:
+        return _unpack_encoding(contents, n_items, of)
     users, items = (_unpack_factor(contents, *side) for side in ((f"{of}users", n_users), (f"{of}items", n_items)))
     if type(users) is not type(items) or users.mean.shape[1] != items.mean.shape[1] or not users.mean.size:
         raise contents.fault("its users and its items differ in kind or in number of components, or have none")
     if users.mean.dtype != items.mean.dtype:
         raise contents.fault(f"its users are {users.mean.dtype} and its items {items.mean.dtype}")
     return users, items
+
+
+def _unpack_encoding(contents: Contents, n_items: int, of: str) -> tuple[Encoding, Point]:
+    """Return V of some starts, which the data turns into users, and [H | b] of each."""
+    V, items = _finite(contents, f"{of}users.value", n_items, None), _unpack_factor(contents, f"{of}items", n_items)
+    n_starts = items.mean.shape[1] - V.shape[1]
+    if (
+        not isinstance(items, Point)
+        or n_starts < 1
+        or V.shape[1] % n_starts
+        or not V.size
+        or V.dtype != items.mean.dtype
+    ):
+        raise contents.fault("its encoder and its items differ in type or do not belong together")
+    return Encoding(V, n_starts), Point(items.mean)
 
 
 def _unpack_factor(contents: Contents, name: str, n_rows: int) -> Factor:

@@ -55,6 +55,13 @@ class Cpu(OnHost):
 
     n_threads: int | None = None
 
+    @property
+    def encoder(self) -> Any:
+        """The passes of an encoder."""
+        from nbmf.backends.cpu.encoder import CpuEncoder  # noqa: PLC0415 (compiled only where there is an encoder)
+
+        return CpuEncoder(self.n_threads)
+
     def expect(self, counts: Counts, given: Given, *, sum_users: bool = True) -> SparseExpectation:
         """Infer allocations and exposures, and sum them for each user in the same walks."""
         check_kind(given.likelihood)

@@ -1,0 +1,117 @@
+"""What a fit of an encoder leaves: users are functions of what they have, and none of the items explains itself."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from nbmf.backends.cpu.encoder import intensities_of_stored
+from nbmf.backends.encoder import Encoder
+from nbmf.data.interactions import FORMS, formed
+from nbmf.estimators.fit import FactorFit, NewRows, Reasons, no_likelihood
+from nbmf.estimators.fold_in import Resources
+from nbmf.estimators.ranking import FactorScores, nearest
+from nbmf.model.factors import Array, Point
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class EncoderFit(FactorFit):
+    """A fit of V, H and b, of several starts side by side: a score is the mean of theirs, and one product.
+
+    `item_posterior` is [H | b], items × (RK+1), and `user_posterior` [X V/R | 1]. Scores of items that the user has are
+    no products, as the item's own part is left out. `input` is the form of the targets, `encoded` that of x.
+    """
+
+    encoder: Array
+    intercepts: Array
+    encoded: str
+
+    @classmethod
+    def of(cls, sides: tuple[Array, Array, Array], form: str, **shared: Any) -> Self:
+        """Take V, H and the intercepts, items × RK, RK and R, and the form of x, and encode the users."""
+        V, H, b = sides
+        items = Point(np.column_stack((H, b.mean(axis=1, dtype=np.float64).astype(b.dtype))))
+        fit = cls(**shared, user_posterior=items, item_posterior=items, encoder=V, intercepts=b, encoded=form)
+        return replace(fit, user_posterior=Point(fit.encode(fit.fitted)))
+
+    @property
+    def n_starts(self) -> int:
+        """R, the number of starts."""
+        return int(self.intercepts.shape[1])
+
+    def encode(self, counts: sp.csr_array) -> Array:
+        """Return the users' rows that these counts make, [X V/R | 1]."""
+        users = np.ones((counts.shape[0], self.encoder.shape[1] + 1), self.dtype)
+        users[:, :-1] = formed(counts, self.encoded, self.dtype) @ self.encoder
+        users[:, :-1] /= self.dtype.type(self.n_starts)
+        return users
+
+    def seen(self, counts: sp.csr_array, n_threads: int | None = None) -> sp.csr_array:
+        """Return the scores of what users have, each without what the item says of itself."""
+        H = self.item_posterior.mean
+        one = Encoder(self.encoder / self.dtype.type(self.n_starts), *map(np.ascontiguousarray, (H[:, :-1], H[:, -1])))
+        return intensities_of_stored(formed(counts, self.encoded, self.dtype), one, n_threads)
+
+    @cached_property
+    def _seen(self) -> sp.csr_array:
+        return self.seen(self.fitted)
+
+    def factors_of(self, rows: NewRows, resources: Resources) -> Point:
+        """Return what the users' counts make of them; no counts, no factors."""
+        return Point(self.encode(rows.counts))
+
+    def typical_user(self) -> Array:
+        return np.asarray(self.user_posterior.mean.mean(axis=0, keepdims=True, dtype=np.float64).astype(self.dtype))
+
+    def scores(self) -> FactorScores:
+        return FactorScores(self.user_posterior.mean, self.item_posterior.mean, lambda: self._seen)
+
+    def scores_of(self, rows: NewRows, resources: Resources) -> FactorScores:
+        return self.row_scores(self.encode(rows.counts), rows.counts)
+
+    def intensity_scores(self) -> FactorScores:
+        return self.scores()
+
+    def intensity_scores_of(self, rows: NewRows, resources: Resources) -> FactorScores:
+        return self.scores_of(rows, resources)
+
+    def row_scores(self, users: Array, counts: sp.csr_array) -> FactorScores:
+        return FactorScores(users, self.item_posterior.mean, lambda: self.seen(counts))
+
+    def row_intensities(self, users: Array, counts: sp.csr_array, columns: NDArray[np.intp]) -> NDArray[np.float64]:
+        products = super().row_intensities(users, counts, columns)
+        others = self.seen(counts)[:, columns].toarray()
+        return np.where(others > 0, others, products)
+
+    def expected_totals(self, rows: NewRows, resources: Resources) -> Array:
+        return self.scores_of(rows, resources).totals().astype(self.dtype)
+
+    def check_of_counts(self) -> None:
+        if self.input == "log1p":
+            raise ValueError(no_likelihood("target", self.input))
+
+    def reasons(
+        self, whose: int | NewRows, columns: NDArray[Any], counts: Array, column: int, resources: Resources
+    ) -> Reasons:
+        """Split b_i + Σ_{j≠i} x_uj Σ_k V_jk H_ik, in which nothing is approximate."""
+        h = self.item_posterior.mean[column].astype(np.float64)
+        x = FORMS[self.encoded](counts.astype(np.float64)) / self.n_starts
+        parts = x[:, None] * self.encoder[columns].astype(np.float64) * h[:-1]
+        parts[columns == column] = 0
+        by_component = np.append(np.sort(parts, axis=0)[::-1].sum(axis=0), h[-1])
+        contributions = parts.sum(axis=1)
+        return Reasons(contributions, float(h[-1]), float(contributions.sum() + h[-1]), by_component)
+
+    def component_name(self, component: int) -> str:
+        """Return a name for a component; the last one is what an item has from nobody's counts."""
+        is_last = component == self.encoder.shape[1]
+        return "everybody" if is_last else super().component_name(component)
+
+    def similar_items(self, column: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+        return nearest(self.item_posterior.mean[:, :-1], self.user_posterior.mean[:, :-1], column, n)
+
+    def similar_users(self, row: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+        return nearest(self.user_posterior.mean[:, :-1], self.item_posterior.mean[:, :-1], row, n)
