@@ -100,7 +100,10 @@ def cheap_cells(fit: FactorFit) -> Cells:
 def _cells(fit: FactorFit, given: tuple[Array, sp.csr_array, sp.csr_array | None, Likelihood], n_cells: int) -> Cells:
     W, counts, unknown, likelihood = given
     columns = _evenly(fit.counts.sum(axis=0), min(len(fit.items), max(1, n_cells // max(len(W), 1))))
-    μ = fit.row_intensities(W, counts, columns)
+    μ = W.astype(np.float64) @ fit.item_posterior.mean[columns].T.astype(np.float64)
+    if not fit.is_product:
+        others = fit.seen(counts)[:, columns].toarray()
+        μ = np.where(others > 0, others, μ)
     known = np.ones(μ.shape, bool) if unknown is None else unknown[:, columns].toarray() == 0
     y = formed(counts[:, columns], fit.input).toarray().astype(np.float64)
     users, items = np.nonzero(known)

@@ -38,6 +38,10 @@ class EncoderFit(FactorFit):
         return replace(fit, user_posterior=Point(fit.encode(fit.fitted)))
 
     @property
+    def is_product(self) -> bool:
+        return False
+
+    @property
     def n_starts(self) -> int:
         """R, the number of starts."""
         return int(self.intercepts.shape[1])
@@ -80,11 +84,6 @@ class EncoderFit(FactorFit):
 
     def row_scores(self, users: Array, counts: sp.csr_array) -> FactorScores:
         return FactorScores(users, self.item_posterior.mean, lambda: self.seen(counts))
-
-    def row_intensities(self, users: Array, counts: sp.csr_array, columns: NDArray[np.intp]) -> NDArray[np.float64]:
-        products = super().row_intensities(users, counts, columns)
-        others = self.seen(counts)[:, columns].toarray()
-        return np.where(others > 0, others, products)
 
     def expected_totals(self, rows: NewRows, resources: Resources) -> Array:
         return self.scores_of(rows, resources).totals().astype(self.dtype)

@@ -151,6 +151,11 @@ class FactorFit(FitResult):
     ties: Ties | None = None
     unknown: sp.csr_array | None = None  # stores the cells that were left out of the likelihood
 
+    @property
+    def is_product(self) -> bool:
+        """Whether the intensities of what users have are products of factors, as all others are."""
+        return True
+
     @cached_property
     def fixed_items(self) -> FixedSide:
         """The items as they stay while new users are folded in."""
@@ -228,13 +233,13 @@ class FactorFit(FitResult):
     def intensity_scores_of(self, rows: NewRows, resources: Resources) -> FactorScores:
         return FactorScores(self.factors_of(rows, resources).mean, self.item_posterior.mean)
 
+    def seen(self, counts: sp.csr_array) -> sp.csr_array:
+        """Return the intensities of what users have, who have these counts, where those are no products."""
+        return sp.csr_array(counts.shape, dtype=self.dtype)
+
     def row_scores(self, users: Array, counts: sp.csr_array) -> FactorScores:
         """Return the intensities of users with these factors, who have these counts."""
         return FactorScores(users, self.item_posterior.mean)
-
-    def row_intensities(self, users: Array, counts: sp.csr_array, columns: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Return the intensities of such users for some items, users × columns."""
-        return np.asarray(users.astype(np.float64) @ self.item_posterior.mean[columns].T.astype(np.float64))
 
     def expected(self, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Array:
         μ = self.intensity_scores().pairs(rows, columns)
