@@ -73,8 +73,9 @@ def _installed() -> tuple[str, ...]:
     callback=_model_names,
     default=",".join(JUDGED),
     help="The models, separated by commas, or all. There are also compound, compound-geometric, zero-inflated, robust "
-    "and bernoulli (see `nbmf fit`), averaged (nbmf from five starts), ease (weights between items), kl-nmf "
-    "(scikit-learn) and, with the extra bench, knn, als, bpr (implicit) and hpf (hpfrec).",
+    "and bernoulli (see `nbmf fit`), averaged (nbmf from five starts), ease and edlae (weights between items), "
+    "kl-nmf (scikit-learn) and, with the extra bench, knn, als, bpr (implicit), rp3beta, ials (irspack), "
+    "slim (fastslim) and hpf (hpfrec).",
 )
 @number_option(
     "--tune",
@@ -123,7 +124,8 @@ def compare(source: Values, settings: Values, splitting: Values, as_json: bool, 
     if options["output"] is not None and not set(models) & set(FITTED):
         raise click.UsageError(f"-o needs one of {', '.join(FITTED)} among --models {','.join(models)}")
     import nbmf  # noqa: PLC0415
-    from nbmf.evaluation.experiments.baselines import Popularity, check_installed  # noqa: PLC0415
+    from nbmf.evaluation.experiments.alternatives import Popularity  # noqa: PLC0415
+    from nbmf.evaluation.experiments.baselines import check_installed  # noqa: PLC0415
     from nbmf.storage.container import check_writable  # noqa: PLC0415
 
     for name in models:

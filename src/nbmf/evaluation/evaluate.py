@@ -88,7 +88,7 @@ class Evaluation(Mapping[str, Metric], RowTable):
 
     def __getitem__(self, name: str) -> Metric:
         if name not in self.metrics:
-            near = get_close_matches(str(name), self.metrics, 1)
+            near = get_close_matches(str(name), self.metrics, 1, cutoff=0.7)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(self.metrics)}"
             raise KeyError(f"there is no metric {name!r}; {hint}")
         return self.metrics[name]

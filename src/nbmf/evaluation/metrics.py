@@ -2,9 +2,9 @@
 
     DCG = Σ_i (2^rel_i − 1) / log2(rank_i + 1) over the full list,   NDCG = DCG / (DCG of the best list)
 
-rel is the test count (rel_A of the paper's §5), 1[count ≥ s] (rel_B) or log2(1 + count), whose gain is the count itself:
-where counts are large, 2^count leaves only the largest of each user. Items with equal scores have no order: every
-metric here is its expectation over all their orders, so that it does not depend on a sort.
+rel is the test count (rel_A of the paper's §5), 1[count ≥ s] (rel_B) or log2(1 + count). The gain of the last is the
+count itself; where counts are large, 2^count leaves only the largest of each user. Items with equal scores have no
+order: every metric here is its expectation over all their orders, so that it does not depend on a sort.
 """
 
 from collections.abc import Callable
@@ -120,7 +120,7 @@ class Standings:
         self._discount = discounts(test.shape[1])
 
     def ndcg(self, gains: Gains = scaled_gains, k: int | None = None) -> Array:
-        """NDCG of the first k places; `gains` do not decrease with the count, and by default its relevance is itself."""
+        """NDCG of the first k places; `gains` must not decrease with the count, and are by default 2^count − 1."""
         gain = gains(self._count, self._count[self._largest])
         best = self._sum(gain[self._by_count] * self._cut(self._place, k))
         return ratio(self._sum(gain * self._expected_discount(k)), best)

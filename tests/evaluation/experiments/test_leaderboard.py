@@ -12,7 +12,8 @@ import pytest
 
 from nbmf.evaluation import Comparison
 from nbmf.evaluation.compare import Contender
-from nbmf.evaluation.experiments.baselines import BASELINES, Baseline, Popularity
+from nbmf.evaluation.experiments.alternatives import Popularity
+from nbmf.evaluation.experiments.baselines import BASELINES, Baseline
 from nbmf.evaluation.experiments.tuned import compare_tuned
 from small_study import QUICK, make_quick, planted
 
