@@ -1,6 +1,7 @@
 """`nbmf compare`: which of several models ranks held-out counts best."""
 
 from collections.abc import Mapping
+from functools import partial
 from math import isnan
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -223,7 +224,7 @@ def _tuned(train: "Interactions", test: "Interactions", settings: Values, option
     budget, folder = (options["n_trials"] or 0, options["starts"], settings["seed"], None), options["folder"]
     plan = TunedComparison(options["models"], *budget, goal=options["metric"], defaults=_typed(settings))
     with TemporaryDirectory() as passing, RunsProgress("compare", what="fits", quiet=settings["quiet"]) as progress:
-        place, report = folder or Path(passing, "fits"), shown_by(progress, row_in_words)
+        place, report = folder or Path(passing, "fits"), shown_by(progress, partial(row_in_words, goal=plan.goal))
         try:
             tuned = compare_tuned(train, test, plan, place, report=report)
         except KeyboardInterrupt:

@@ -48,8 +48,8 @@ def evaluate(source: Values, settings: Values, splitting: Values, model: str, as
 
     All items are ranked for each user, those of the fit last. NDCG is over the full ranking, and its relevance is the
     held-out count, whether the count is at least s, or log2(1 + count), whose gain is the count; metrics at 10 and 20
-    look at the first items only. Intervals are over 1,000 resamples of the users. Any misfits to the training counts, as `nbmf check` reports them, are listed
-    below. DATA is a file for `nbmf fit`.
+    look at the first items only. Intervals are over 1,000 resamples of the users. Any misfits to the training counts,
+    as `nbmf check` reports them, are listed below. DATA is a file for `nbmf fit`.
     """
     test, model_file = files["test"], files["model_file"]
     if test is not None and model_file is not None:

@@ -121,9 +121,9 @@ def settings_in_words(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={word}" for name, word in words.items())
 
 
-def row_in_words(row: Row) -> str:
+def row_in_words(row: Row, goal: str = GOAL) -> str:
     """Return a line that says how a fit ended."""
-    ending = row.problem or f"NDCG {row.means[GOAL]:.4f} in {row.seconds:.1f} s"
+    ending = row.problem or f"{goal} {row.means[goal]:.4f} in {row.seconds:.1f} s"
     return f"{row.job.name.replace('-', ' ')} ({settings_in_words(row.job.settings)}): {ending}"
 
 
