@@ -44,8 +44,8 @@ from nbmf.evaluation.experiments.tuned import (
     settings_in_words,
 )
 from nbmf.inference.progress import RunsProgress
+from pages import ROOT, put_between
 
-ROOT = Path(__file__).parents[1]
 CAPTION = (
     "Round and orange: NBMF, its relatives, its average and NBSLIM. "
     "A bar is the 95 % interval of the difference to the best."
@@ -293,20 +293,6 @@ def write_page(name: str, study: Study, result: Result, folder: Path) -> None:
     shown = f"![NDCG on held-out counts against the seconds of a fit, {name}]({image})"
     text = f"## {name}\n\n{shown}\n\n{CAPTION}\n\n{page(study, result)}"
     put_between(ROOT / "docs" / "leaderboard.md", f"leaderboard {name}", text)
-
-
-def put_between(path: Path, mark: str, text: str) -> None:
-    """Replace the text between <!-- mark --> and <!-- /mark -->; without such marks, append them."""
-    begin, end = f"<!-- {mark} -->", f"<!-- /{mark} -->"
-    page = path.read_text(encoding="utf-8")
-    part = f"{begin}\n\n{text}\n\n{end}"
-    if begin in page:
-        if page.count(begin) != 1 or page.count(end) != 1:
-            raise ValueError(f"{path}: {begin} and {end} must be there once each; correct the page")
-        page = page[: page.index(begin)] + part + page[page.index(end) + len(end) :]
-    else:
-        page = f"{page.rstrip()}\n\n{part}\n"
-    write_whole(path, page)
 
 
 if __name__ == "__main__":
