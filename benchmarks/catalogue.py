@@ -25,7 +25,14 @@ from typing import Any
 
 import nbmf
 from nbmf.evaluation.experiments.baselines import BASELINES, check_installed
-from nbmf.evaluation.experiments.engine import Outcome, OvertimeError, attempt, available_cores, measured
+from nbmf.evaluation.experiments.engine import (
+    LostWorkerError,
+    Outcome,
+    OvertimeError,
+    attempt,
+    available_cores,
+    measured,
+)
 from nbmf.evaluation.experiments.report import literal, table
 from nbmf.evaluation.experiments.store import Job, Row, Store
 from pages import ROOT, put_between
@@ -124,6 +131,8 @@ def row_of(outcome: Outcome, gigabytes: float) -> Row:
         return Row(outcome.job, problem=f"needs more than {gigabytes:g} GB{array}")
     if isinstance(error, OvertimeError):
         return Row(outcome.job, problem=str(error))
+    if isinstance(error, LostWorkerError):  # compiled code may end the process when it is refused memory
+        return Row(outcome.job, problem=f"its process died; it probably needs more than {gigabytes:g} GB")
     return Row(outcome.job, problem=" ".join(f"{type(error).__name__}: {error}".split()))
 
 
