@@ -23,7 +23,7 @@ from sklearn.base import clone
 
 import nbmf
 from measure import timed
-from nbmf.evaluation.experiments.baselines import Popularity
+from nbmf.evaluation.experiments.alternatives import Popularity
 from nbmf.evaluation.experiments.study import Study, open_study
 
 SEED = 2027  # a split that no model was developed on

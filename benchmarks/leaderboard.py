@@ -1,11 +1,11 @@
 """Which model ranks held-out counts best, and in how many seconds: ours and the common alternatives, tuned alike.
 
-python benchmarks/leaderboard.py [groceries | FILE …] [--trials 12] [--starts 5] [--models a,b] [--folder DIR]
+python benchmarks/leaderboard.py [NAME | FILE …] [--trials 12] [--starts 5] [--models a,b] [--folder DIR]
                                  [--workers N] [--limit SECONDS] [--write]
 
-(extra `bench`: implicit, hpfrec, the groceries; extra `plots`.) Results go to DIR/NAME as they are ready: the same
-command resumes an interrupted run, and models, trials and starts can be added. --write puts tables and picture into
-docs/leaderboard.md.
+(extra `bench`: the packages compared, the groceries; extra `plots`.) NAME is one of those in boards.py, FILE has users,
+items and counts. Results go to DIR/NAME as they are ready: the same command resumes an interrupted run, and models,
+trials and starts can be added. --write puts tables and pictures into docs/leaderboard.md.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,14 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
+from boards import BOARDS, SEED, open_board
 from nbmf.evaluation import Comparison
 from nbmf.evaluation.experiments.baselines import BASELINES
 from nbmf.evaluation.experiments.engine import available_cores, shown_by
 from nbmf.evaluation.experiments.figures import BLUE, VERMILLION, Picture
 from nbmf.evaluation.experiments.report import bold, literal, table
 from nbmf.evaluation.experiments.store import Row, write_whole
-from nbmf.evaluation.experiments.study import Study, open_study
+from nbmf.evaluation.experiments.study import Study
 from nbmf.evaluation.experiments.tuned import (
     GOAL,
     THRESHOLDS,
@@ -42,9 +44,8 @@ from nbmf.evaluation.experiments.tuned import (
     settings_in_words,
 )
 from nbmf.inference.progress import RunsProgress
+from pages import ROOT, put_between
 
-ROOT = Path(__file__).parents[1]
-SEED = 2027  # a split that no model was developed on
 CAPTION = (
     "Round and orange: NBMF, its relatives, its average and NBSLIM. "
     "A bar is the 95 % interval of the difference to the best."
@@ -55,35 +56,41 @@ LEAST_SECONDS = 1e-3  # shorter times are hardly measured
 MARK_PIXELS = 3.0  # half the width of a mark
 HEADS = {
     GOAL: "NDCG on counts",
+    "ndcg_log2": "NDCG on log2",
     **{f"ndcg_at_least_{s}": f"count ≥ {s}" for s in THRESHOLDS},
     "recall_at_20": "recall@20",
+    "ndcg_binary_at_100": "NDCG@100",
+    "coverage_at_20": "coverage@20",
 }
+RANKED = tuple(metric for metric in HEADS if not metric.startswith("coverage"))  # better models have more of them
 
 
 def main() -> None:
     """Compare the models on each data set and show the result."""
     options = _options()
-    plan = TunedComparison(options.models, options.trials, options.starts, SEED, options.limit)
+    budget = (options.models, options.trials, options.starts, SEED, options.limit)
     results: dict[str, Result] = {}
     for source in options.data:
-        study = open_study(None if source == "groceries" else source, seed=SEED)
+        study, goal = open_board(source)
+        plan = TunedComparison(*budget, goal=goal)
         print(f"{study.name}: {study.data}; held out: {study.split}", flush=True)
         name = name_of(source)
         folder = options.folder / name
         results[name] = result = compare_on(study, plan, folder, options.workers, name)
         print(page(study, result), flush=True)
-        Picture("leaderboard", lambda result=result: draw(result)).save(folder)
+        Picture("leaderboard", lambda width, result=result: draw(result)).save(folder)
         if options.write:
             write_page(name, study, result, folder)
     if options.write:
-        command = shlex.join(["python", "benchmarks/leaderboard.py", *map(short_path, options.data), *_budget(plan)])
+        command = shlex.join(["python", "benchmarks/leaderboard.py", *map(short_path, options.data)])
+        command += f" --trials {options.trials} --starts {options.starts}"
         put_between(ROOT / "docs" / "leaderboard.md", "leaderboard command", f"    {command} --write")
         put_between(ROOT / "docs" / "leaderboard.md", "leaderboard summary", summary(results))
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", nargs="*", default=["groceries"], help="groceries, or files of users, items and counts")
+    parser.add_argument("data", nargs="*", default=["groceries"], help=f"{', '.join(BOARDS)}, or files")
     parser.add_argument("--trials", type=int, default=12, help="settings to try per model")
     parser.add_argument("--starts", type=int, default=5, help="final fits per model that is random")
     parser.add_argument("--models", type=lambda text: tuple(text.split(",")), default=tuple(BASELINES))
@@ -94,12 +101,8 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _budget(plan: TunedComparison) -> list[str]:
-    return ["--trials", str(plan.n_trials), "--starts", str(plan.n_starts)]
-
-
 def name_of(source: str) -> str:
-    """Return a word for a data set: the file's name, or its folder's if the file's says nothing."""
+    """Return a word for a data set: its own name, the file's, or the folder's if the file's says nothing."""
     path = Path(source)
     word = path.parent.name if path.stem.startswith("interactions") and path.parent.name else path.name.split(".")[0]
     return re.sub(r"\W+", "_", word)
@@ -107,15 +110,16 @@ def name_of(source: str) -> str:
 
 def short_path(source: str) -> str:
     """Return a path without the folders that differ between machines."""
-    return source if source == "groceries" else "/".join(Path(source).parts[-2:])
+    return source if source in BOARDS else "/".join(Path(source).parts[-2:])
 
 
 def compare_on(study: Study, plan: TunedComparison, folder: Path, n_workers: int | None, title: str) -> Result:
     """Run or resume a comparison, and show its progress."""
     with RunsProgress(title, what="fits") as progress:
+        report = shown_by(progress, partial(row_in_words, goal=plan.goal))
         # the worker processes do not need the items' names
         train, test = (replace(part, item_names=None) for part in (study.train, study.test))
-        return compare_tuned(train, test, plan, folder, n_workers=n_workers, report=shown_by(progress, row_in_words))
+        return compare_tuned(train, test, plan, folder, n_workers=n_workers, report=report)
 
 
 # tables --------------------------------------------------------------------------------------------------------------
@@ -135,21 +139,21 @@ def page(study: Study, result: Result) -> str:
 
 def quality_table(result: Result) -> str:
     """Return a row per model, best first: metrics, the paired difference to the best, seconds, megabytes."""
-    others = [metric for metric in HEADS if metric != GOAL]
-    board = result.board()
-    leaders = {metric: max(result.rows, key=lambda model: result.level(model, metric).mean) for metric in HEADS}
+    board, goal = result.board(), result.plan.goal
+    others = [metric for metric in HEADS if metric != goal]
+    leaders = {metric: max(result.rows, key=lambda model: result.level(model, metric).mean) for metric in RANKED}
     rows = []
     for contender in board:
         name = contender.name
         cells = {metric: f"{result.level(name, metric).mean:.4f}" for metric in HEADS}
-        shown = {metric: bold(cell) if leaders[metric] == name else cell for metric, cell in cells.items()}
+        shown = {metric: bold(cell) if leaders.get(metric) == name else cell for metric, cell in cells.items()}
         apart = "" if name == board.reference else difference(board, name)
         costs = [_seconds(result.seconds(name)), _megabytes(result.rows[name]), str(contender.n_starts)]
-        rows.append([literal(BASELINES[name].label), shown[GOAL], apart, *(shown[metric] for metric in others), *costs])
+        rows.append([literal(BASELINES[name].label), shown[goal], apart, *(shown[metric] for metric in others), *costs])
     for name, problem in result.problems().items():
         rows.append([literal(BASELINES[name].label), "failed", literal(problem), *[""] * (len(others) + 3)])
     heads = (HEADS[metric] for metric in others)
-    head = ("model", HEADS[GOAL], "difference to the best (95 % interval)", *heads, "seconds", "MB", "starts")
+    head = ("model", HEADS[goal], "difference to the best (95 % interval)", *heads, "seconds", "MB", "starts")
     return table(head, rows)
 
 
@@ -161,32 +165,41 @@ def settings_table(result: Result) -> str:
         trials = result.trials(name)
         n_failed = sum(bool(row.problem) for row in trials)
         words = (literal(BASELINES[name].label), literal(settings_in_words(result.settings[name] or {})))
-        rows.append([*words, _best(trials[:1]), _best(trials[1:]), str(len(trials)), str(n_failed)])
+        best = (_best(some, result.plan.goal) for some in (trials[:1], trials[1:]))
+        rows.append([*words, *best, str(len(trials)), str(n_failed)])
     return table(("model", "chosen settings", "the defaults", "the best drawn", "trials", "failed"), rows, n_words=2)
 
 
 def summary(results: dict[str, Result]) -> str:
-    """Return the short table: each model's NDCG, its difference to the best and its seconds on each data set."""
-    names = list(dict.fromkeys(contender.name for result in results.values() for contender in result.board()))
+    """Return the short table: each model's NDCG and its place among the models, best first on average.
+
+    Bold are the best and those whose difference to it has an interval that contains 0.
+    """
+    boards = {name: result.board() for name, result in results.items()}
+    n_models = {name: len(result.plan.models) for name, result in results.items()}
+    places: dict[str, list[int]] = {}
+    cells: dict[str, dict[str, str]] = {}
+    for name, board in boards.items():
+        for place, contender in enumerate(board, 1):
+            places.setdefault(contender.name, []).append(place)
+            low, high = contender.difference_interval
+            mean = f"{contender.mean:.4f}"
+            cells.setdefault(contender.name, {})[name] = bold(mean) if low <= 0 <= high else mean
+        for model in results[name].problems():
+            places.setdefault(model, []).append(n_models[name])
+            cells.setdefault(model, {})[name] = "failed"
+    average = {model: sum(found) / len(found) for model, found in places.items()}
     rows = []
-    for name in names:
-        cells = []
-        for result in results.values():
-            board = result.board()
-            if name not in result.rows:
-                cells += ["", "", ""]
-                continue
-            is_best, mean = name == board.reference, f"{board[name].mean:.4f}"
-            apart = "" if is_best else difference(board, name)
-            cells += [bold(mean) if is_best else mean, apart, f"{result.seconds(name):.1f}"]
-        rows.append([literal(BASELINES[name].label), *cells])
-    heads = (text for name in results for text in (f"{name}: NDCG", "difference to the best", "seconds"))
-    return table(["model", *heads], rows)
+    for model in sorted(average, key=lambda model: average[model]):
+        of_boards = (cells[model].get(name, "") for name in results)
+        rows.append([literal(BASELINES[model].label), *of_boards, f"{average[model]:.1f}"])
+    heads = (f"{name}: {HEADS[result.plan.goal]}" for name, result in results.items())
+    return table(["model", *map(literal, heads), "mean place"], rows)
 
 
-def _best(trials: Sequence[Row]) -> str:
+def _best(trials: Sequence[Row], goal: str) -> str:
     """Return the best NDCG of some trials, or nothing if there are none."""
-    found = [row.means[GOAL] for row in trials if not row.problem]
+    found = [row.means[goal] for row in trials if not row.problem]
     return f"{max(found):.4f}" if found else ""
 
 
@@ -209,7 +222,7 @@ def _megabytes(starts: Sequence[Row]) -> str:
 
 
 def draw(result: Result) -> Figure:
-    """Draw NDCG on counts against the seconds of a fit; a bar is the interval of the difference to the best."""
+    """Draw the NDCG against the seconds of a fit; a bar is the interval of the difference to the best."""
     figure = Figure(figsize=SIZE, layout="constrained")
     axes = figure.subplots()
     board = result.board()
@@ -222,7 +235,7 @@ def draw(result: Result) -> Figure:
         axes.errorbar(x, y, [[below], [above]], color=color, marker=marker, linestyle="none", capsize=2)
         labels.append((BASELINES[contender.name].label, x, y))
         bars.append((x, y - below, y + above))
-    axes.set(xscale="log", xlabel="seconds of a fit", ylabel="NDCG on held-out counts")
+    axes.set(xscale="log", xlabel="seconds of a fit", ylabel=f"{HEADS[result.plan.goal]}, held out")
     axes.margins(x=0.12, y=0.08)
     axes.grid(True)
     _label(figure, axes, labels, bars)
@@ -280,20 +293,6 @@ def write_page(name: str, study: Study, result: Result, folder: Path) -> None:
     shown = f"![NDCG on held-out counts against the seconds of a fit, {name}]({image})"
     text = f"## {name}\n\n{shown}\n\n{CAPTION}\n\n{page(study, result)}"
     put_between(ROOT / "docs" / "leaderboard.md", f"leaderboard {name}", text)
-
-
-def put_between(path: Path, mark: str, text: str) -> None:
-    """Replace the text between <!-- mark --> and <!-- /mark -->; without such marks, append them."""
-    begin, end = f"<!-- {mark} -->", f"<!-- /{mark} -->"
-    page = path.read_text(encoding="utf-8")
-    part = f"{begin}\n\n{text}\n\n{end}"
-    if begin in page:
-        if page.count(begin) != 1 or page.count(end) != 1:
-            raise ValueError(f"{path}: {begin} and {end} must be there once each; correct the page")
-        page = page[: page.index(begin)] + part + page[page.index(end) + len(end) :]
-    else:
-        page = f"{page.rstrip()}\n\n{part}\n"
-    write_whole(path, page)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import nbmf
 from helpers import interrupted_at, small_matrix, typed
 from nbmf.cli import main
 from nbmf.cli.terminal import show
-from nbmf.evaluation.experiments.baselines import Popularity
+from nbmf.evaluation.experiments.alternatives import Popularity
 from nbmf.storage.container import StorageError
 
 QUICK = ["-k", "3", "--max-iter", "5"]

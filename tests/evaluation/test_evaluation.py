@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from functools import cache
+from functools import cache, partial
 from itertools import permutations
 from math import log2
 
@@ -16,9 +16,18 @@ from sklearn.metrics import average_precision_score, ndcg_score
 
 import nbmf
 from helpers import small_matrix
-from nbmf.evaluation.metrics import Standings, coverage, popularity_rank, popularity_ranks, scaled_gains
+from nbmf.evaluation.metrics import (
+    Standings,
+    coverage,
+    gains_at_least,
+    popularity_rank,
+    popularity_ranks,
+    proportional_gains,
+    scaled_gains,
+)
 from nbmf.evaluation.resampling import intervals, resampled_means
 
+PAPER = ("counts", 1, 2, 5, 10)
 RUNS = ["nb_cavi", "poisson_cavi", "poisson_cavi_binary", "nb_mm", "poisson_mm"]
 
 
@@ -28,7 +37,7 @@ def test_the_authors_program_is_judged_as_recorded(name, data_folder, taste_prof
     runs = json.loads((data_folder / "oracle" / "runs.json").read_text())
     recorded = {key: value for run in runs if run["run"] == name for key, value in run.items() if "ndcg" in key}
     factors, (train, test) = np.load(data_folder / "oracle" / f"{name}.npz"), taste_profile
-    result = nbmf.evaluate((factors["W"], factors["H"]), train, test, at=(), n_boot=1)
+    result = nbmf.evaluate((factors["W"], factors["H"]), train, test, PAPER, at=(), n_boot=1)
     assert set(result) == set(recorded)
     assert (result.n_users, result.n_left_out) == (1498, 4)
     lowest, highest = (ndcg_of_near_ties(factors, train, test, sign) for sign in (-1, 1))
@@ -52,7 +61,7 @@ def test_the_authors_ranking_is_judged_as_recorded(name, data_folder, taste_prof
     standings = Standings(test.matrix, place[users, test.matrix.indices], np.ones(test.nnz, np.int64))
     assert np.nanmean(standings.ndcg()) == pytest.approx(recorded["ndcg_counts"], rel=0, abs=1e-9)
     for s in (1, 2, 5, 10):
-        found = np.nanmean(standings.ndcg(lambda count, s=s: (count >= s).astype(float)))
+        found = np.nanmean(standings.ndcg(partial(gains_at_least, s)))
         assert found == pytest.approx(recorded[f"ndcg_at_least_{s}"], rel=0, abs=1e-9)
 
 
@@ -85,6 +94,10 @@ def literal_metrics(ranked, k):
             for rel in (own, ideal)
         )
         found[f"ndcg {s}"] = dcg / ideal_dcg if ideal_dcg else np.nan
+    gained, most = (
+        sum(y / max(best[0], 1) / log2(p + 2) for p, y in enumerate(order[:n_listed])) for order in (ranked, best)
+    )
+    found["ndcg log2"] = gained / most if most else np.nan  # 2^log2(1 + y) − 1 = y
     hits = sum(relevant[:n_listed])
     precisions = [sum(relevant[: p + 1]) / (p + 1) for p in range(min(n_listed, len(ranked))) if relevant[p]]
     found["recall"] = hits / n_relevant if n_relevant else np.nan
@@ -114,10 +127,12 @@ def test_every_metric_is_the_mean_over_all_orders_of_equal_scores(judged, k):
     score, test, train = judged
     if not test.any():
         return
-    result = nbmf.evaluate((score, np.eye(len(score[0]))), train, test, ("counts", 1, 2), at=(k,), n_boot=5)
-    ours_of = {"ndcg None": "ndcg_counts", "ndcg 1": "ndcg_at_least_1", "ndcg 2": "ndcg_at_least_2"}
+    result = nbmf.evaluate((score, np.eye(len(score[0]))), train, test, ("counts", 1, 2, "log2"), at=(k,), n_boot=5)
+    ours_of = {"ndcg None": "ndcg_counts", "ndcg log2": "ndcg_log2"}
+    ours_of |= {"ndcg 1": "ndcg_at_least_1", "ndcg 2": "ndcg_at_least_2"}
     cut = {
         "ndcg None": "ndcg_counts_at",
+        "ndcg 1": "ndcg_binary_at",
         "recall": "recall_at",
         "precision": "precision_at",
         "average precision": "map_at",
@@ -140,8 +155,13 @@ def test_scikit_learn_agrees_where_it_has_the_same_metric():
     test[:, 0] = 1
     result = nbmf.evaluate((score, np.eye(30)), np.zeros((40, 30)), test, at=7)
     gains = 2.0**test - 1
-    for metric, k in (("ndcg_counts", None), ("ndcg_counts_at_7", 7)):
-        theirs = [ndcg_score([gain], [row], k=k) for gain, row in zip(gains, score, strict=True)]
+    for metric, k, gained in (
+        ("ndcg_counts", None, gains),
+        ("ndcg_counts_at_7", 7, gains),
+        ("ndcg_binary_at_7", 7, test > 0),
+        ("ndcg_log2", None, test),
+    ):
+        theirs = [ndcg_score([gain], [row], k=k) for gain, row in zip(gained, score, strict=True)]
         np.testing.assert_allclose(result[metric].per_user, theirs, rtol=1e-12)
     apart = rng.random((40, 30))  # of equal scores scikit-learn takes the precision after all of them
     precise = nbmf.evaluate((apart, np.eye(30)), np.zeros((40, 30)), test, at=30)["map_at_30"].per_user
@@ -171,6 +191,19 @@ def test_gains_are_exact_where_they_can_be():
     np.testing.assert_array_equal(scaled_gains(relevance, 39.0) * 2.0**39, 2.0**relevance - 1)
     half = np.array([0.5, 2.5])
     np.testing.assert_allclose(scaled_gains(half, 2.5) * 2**2.5, 2**half - 1, rtol=1e-15)
+
+
+def test_the_gain_of_a_logarithm_is_the_count():
+    """2^log2(1 + y) − 1 = y for counts of any size, where 2^y − 1 leaves the largest alone."""
+    counts, largest = np.array([0.25, 1, 3, 1000, 10**6]), np.full(5, 1e6)
+    from_logs = scaled_gains(np.log2(1 + counts), np.log2(1 + largest))
+    ours = proportional_gains(counts, largest)
+    np.testing.assert_allclose(ours / ours[-1], from_logs / from_logs[-1], rtol=1e-12)
+    test = sp.csr_array([[1e300, 1e300, 5e299, 1e-300]])
+    ranked = Standings(test, np.array([3, 0, 1, 2]), np.ones(4, np.int64))
+    discounts = 1 / np.log2(np.arange(2, 6))
+    expected = discounts @ [1, 0.5, 0, 1] / (discounts @ [1, 1, 0.5, 0])
+    np.testing.assert_allclose(ranked.ndcg(proportional_gains), expected, rtol=1e-14)
 
 
 @pytest.mark.filterwarnings("ignore:.* of pairs that were fitted")
@@ -287,9 +320,11 @@ def test_comparing_needs_the_same_data_and_a_value_for_each_user(judged):
 def test_a_result_is_a_mapping_and_a_table(judged):
     train, test, models = judged
     result = nbmf.evaluate(models[0], train, test, relevance=("counts", 2.5), at=3)
-    names = ["ndcg_counts", "ndcg_at_least_2.5", "ndcg_counts_at_3", "recall_at_3", "precision_at_3", "map_at_3"]
-    assert list(result) == [*names, "popularity_rank_at_3", "coverage_at_3"]
-    assert len(result) == 8
+    names = ["ndcg_counts", "ndcg_at_least_2.5", "ndcg_counts_at_3", "ndcg_binary_at_3"]
+    assert list(result) == [
+        *names, "recall_at_3", "precision_at_3", "map_at_3", "popularity_rank_at_3", "coverage_at_3"
+    ]  # fmt: skip
+    assert len(result) == 9
     assert result.users.tolist() == train.users.tolist()
     table = repr(result)
     assert all(name in table for name in result)

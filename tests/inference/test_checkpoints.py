@@ -331,7 +331,9 @@ def split():
     return nbmf.datasets.simulate(80, 60, n_components=3, mean_count=0.5, seed=1).split(seed=0)
 
 
-@pytest.mark.parametrize("metric", ["ndcg_counts", "ndcg_at_least_2", "recall_at_5", "log_likelihood"])
+@pytest.mark.parametrize(
+    "metric", ["ndcg_counts", "ndcg_log2", "ndcg_at_least_2", "ndcg_binary_at_5", "recall_at_5", "log_likelihood"]
+)
 def test_early_stopping_keeps_the_best_sweep(metric):
     train, test = split()
     stopping = nbmf.EarlyStopping(train, test, metric=metric, patience=3, every=2)
@@ -345,7 +347,7 @@ def test_early_stopping_keeps_the_best_sweep(metric):
     if metric == "log_likelihood":
         again = nbmf.evaluation.log_likelihood(model, train, test).mean
     else:
-        again = nbmf.evaluate(model, train, test, ("counts", 2), at=5)[metric].mean
+        again = nbmf.evaluate(model, train, test, ("counts", 2, "log2"), at=5)[metric].mean
     assert again == values[best]
     plain = nbmf.NBMF(12, random_state=0, tol=0, max_iter=int(sweeps[best])).fit(train)
     np.testing.assert_array_equal(model.user_factors_, plain.user_factors_)

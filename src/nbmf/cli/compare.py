@@ -1,6 +1,7 @@
 """`nbmf compare`: which of several models ranks held-out counts best."""
 
 from collections.abc import Mapping
+from functools import partial
 from math import isnan
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -73,8 +74,9 @@ def _installed() -> tuple[str, ...]:
     callback=_model_names,
     default=",".join(JUDGED),
     help="The models, separated by commas, or all. There are also compound, compound-geometric, zero-inflated, robust "
-    "and bernoulli (see `nbmf fit`), averaged (nbmf from five starts), ease (weights between items), kl-nmf "
-    "(scikit-learn) and, with the extra bench, knn, als, bpr (implicit) and hpf (hpfrec).",
+    "and bernoulli (see `nbmf fit`), averaged (nbmf from five starts), ease and edlae (weights between items), "
+    "kl-nmf (scikit-learn) and, with the extra bench, knn, als, bpr (implicit), rp3beta, ials (irspack), "
+    "slim (fastslim) and hpf (hpfrec).",
 )
 @number_option(
     "--tune",
@@ -123,7 +125,8 @@ def compare(source: Values, settings: Values, splitting: Values, as_json: bool, 
     if options["output"] is not None and not set(models) & set(FITTED):
         raise click.UsageError(f"-o needs one of {', '.join(FITTED)} among --models {','.join(models)}")
     import nbmf  # noqa: PLC0415
-    from nbmf.evaluation.experiments.baselines import Popularity, check_installed  # noqa: PLC0415
+    from nbmf.evaluation.experiments.alternatives import Popularity  # noqa: PLC0415
+    from nbmf.evaluation.experiments.baselines import check_installed  # noqa: PLC0415
     from nbmf.storage.container import check_writable  # noqa: PLC0415
 
     for name in models:
@@ -221,7 +224,7 @@ def _tuned(train: "Interactions", test: "Interactions", settings: Values, option
     budget, folder = (options["n_trials"] or 0, options["starts"], settings["seed"], None), options["folder"]
     plan = TunedComparison(options["models"], *budget, goal=options["metric"], defaults=_typed(settings))
     with TemporaryDirectory() as passing, RunsProgress("compare", what="fits", quiet=settings["quiet"]) as progress:
-        place, report = folder or Path(passing, "fits"), shown_by(progress, row_in_words)
+        place, report = folder or Path(passing, "fits"), shown_by(progress, partial(row_in_words, goal=plan.goal))
         try:
             tuned = compare_tuned(train, test, plan, place, report=report)
         except KeyboardInterrupt:

@@ -47,9 +47,9 @@ def evaluate(source: Values, settings: Values, splitting: Values, model: str, as
     """Fit a model to one part of DATA and evaluate how well it ranks the other part.
 
     All items are ranked for each user, those of the fit last. NDCG is over the full ranking, and its relevance is the
-    held-out count or whether the count is at least s; the other metrics look at the first 10 or 20 items. Intervals are
-    over 1,000 resamples of the users. Any misfits to the training counts, as `nbmf check` reports them, are listed
-    below. DATA is a file for `nbmf fit`.
+    held-out count, whether the count is at least s, or log2(1 + count), whose gain is the count; metrics at 10 and 20
+    look at the first items only. Intervals are over 1,000 resamples of the users. Any misfits to the training counts,
+    as `nbmf check` reports them, are listed below. DATA is a file for `nbmf fit`.
     """
     test, model_file = files["test"], files["model_file"]
     if test is not None and model_file is not None:
@@ -107,7 +107,7 @@ def fit_named(
 ) -> Any:
     """Return a fitted model, with the settings of `make_model`; Ctrl-C ends the command and says what is `lost`."""
     if name == "popularity":
-        from nbmf.evaluation.experiments.baselines import Popularity  # noqa: PLC0415 (numba takes a second to import)
+        from nbmf.evaluation.experiments.alternatives import Popularity  # noqa: PLC0415 (numba takes a second)
 
         return Popularity(train)
     warnings.filterwarnings("ignore", "fit interrupted")  # reported below

@@ -31,7 +31,7 @@ FIXED: dict[str, Values] = {"binary": {"binarize": True}, "compound-geometric": 
 FITTED = tuple(ESTIMATORS)
 MODELS = FITTED[:-1]
 JUDGED = (*MODELS[:4], "popularity")
-COMPARED = (*FITTED, "popularity", "ease", "knn", "als", "bpr", "hpf", "kl-nmf")
+COMPARED = (*FITTED, "popularity", "ease", "edlae", "slim", "rp3beta", "knn", "als", "ials", "bpr", "hpf", "kl-nmf")
 """The names of `nbmf.evaluation.experiments.baselines.BASELINES`, which would take a second to import."""
 IN_PYTHON = {"components": "n_components", "seed": "random_state", "threads": "n_threads"}  # where names differ
 

@@ -21,7 +21,18 @@ from nbmf.data.interactions import Ids, Interactions
 from nbmf.estimators.fit import FactorFit, FitResult
 from nbmf.estimators.ranking import FactorScores, ModelScores, Places, Report, Rows, Scores, Top, walk
 from nbmf.estimators.table import RowTable, Shown
-from nbmf.evaluation.metrics import Relevance, Standings, check_whole, coverage, popularity_rank, popularity_ranks
+from nbmf.evaluation.metrics import (
+    Gains,
+    Standings,
+    check_whole,
+    coverage,
+    equal_gains,
+    gains_at_least,
+    popularity_rank,
+    popularity_ranks,
+    proportional_gains,
+    scaled_gains,
+)
 from nbmf.evaluation.resampling import Metric, summaries
 
 
@@ -43,6 +54,9 @@ class ScoresItems(Protocol):
 
 Judged = Factorized | ScoresItems | tuple[ArrayLike, ArrayLike]
 """What `evaluate` accepts as a model."""
+
+
+_NAMED_GAINS: Mapping[str, Gains] = {"counts": scaled_gains, "log2": proportional_gains}
 
 
 class Walking(TypedDict, total=False):
@@ -74,7 +88,7 @@ class Evaluation(Mapping[str, Metric], RowTable):
 
     def __getitem__(self, name: str) -> Metric:
         if name not in self.metrics:
-            near = get_close_matches(str(name), self.metrics, 1)
+            near = get_close_matches(str(name), self.metrics, 1, cutoff=0.7)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(self.metrics)}"
             raise KeyError(f"there is no metric {name!r}; {hint}")
         return self.metrics[name]
@@ -110,7 +124,7 @@ def evaluate(
     model: Judged,
     train: Any,
     test: Any,
-    relevance: Sequence[str | float] = ("counts", 1, 2, 5, 10),
+    relevance: Sequence[str | float] = ("counts", 1, 2, 5, 10, "log2"),
     *,
     at: Sequence[int] = (10, 20),
     n_boot: int = 1000,
@@ -131,13 +145,15 @@ def evaluate(
         `score_items(rows)` (rows of train → array len(rows) × n_items), or arrays (W, H).
     train, test : Interactions or matrix
         With the same users and items, as `Interactions.split` returns them.
-    relevance : sequence of "counts" and numbers
+    relevance : sequence of "counts", "log2" and numbers
         "counts" adds `ndcg_counts`, NDCG of the full ranking with the test count as relevance (rel_A); a number s adds
-        `ndcg_at_least_s`, with relevance 1[count ≥ s] (rel_B).
+        `ndcg_at_least_s`, with relevance 1[count ≥ s] (rel_B). "log2" adds `ndcg_log2`, with relevance log2(1 + count):
+        the gain is then the count itself, not 2^count − 1, of which large counts leave one item per user.
     at : sequence of int
-        Each cut-off k adds `ndcg_counts_at_k`, `recall_at_k` (of the user's test items), `precision_at_k`, `map_at_k`
-        (of min(k, test items)), `coverage_at_k` (share of the items that are recommended to anyone) and
-        `popularity_rank_at_k` (mean over the recommended items; 1 is the item with most users in train).
+        Each cut-off k adds `ndcg_counts_at_k`, `ndcg_binary_at_k` (all test items are equally relevant, as in most
+        published NDCG@k), `recall_at_k` (of the user's test items), `precision_at_k`, `map_at_k` (of min(k, test
+        items)), `coverage_at_k` (share of the items that are recommended to anyone) and `popularity_rank_at_k` (mean
+        over the recommended items; 1 is the item with most users in train).
     n_boot, seed : int
         Number and seed of the resamples of users for the 95 % intervals.
     n_threads : int, optional
@@ -160,7 +176,7 @@ def evaluate(
     >>> result["ndcg_counts"].mean, result["recall_at_1"].per_user, result.n_left_out
     (1.0, array([1. , 0.5, nan]), 1)
     """
-    worth, cutoffs = _relevances(relevance), _as_sequence(at, (int, np.integer))
+    gains, cutoffs = _gains(relevance), _as_sequence(at, (int, np.integer))
     check_whole("n_boot", n_boot)
     for k in cutoffs:
         check_whole("the cut-off", k)
@@ -173,11 +189,12 @@ def evaluate(
     if n_fitted:
         warnings.warn(note, stacklevel=2)
     standings, best_items = _rank(scores, known, held_out, rows, cutoffs, walking)
-    per_user = {name: standings.ndcg(function)[rows] for name, function in worth.items()}
+    per_user = {name: standings.ndcg(of_counts)[rows] for name, of_counts in gains.items()}
     overall: dict[str, float] = {}
     ranks = popularity_ranks(known.matrix)
     for k in cutoffs:
         per_user[f"ndcg_counts_at_{k}"] = standings.ndcg(k=k)[rows]
+        per_user[f"ndcg_binary_at_{k}"] = standings.ndcg(equal_gains, k)[rows]
         per_user[f"recall_at_{k}"] = standings.recall(k)[rows]
         per_user[f"precision_at_{k}"] = standings.precision(k)[rows]
         per_user[f"map_at_{k}"] = standings.average_precision(k)[rows]
@@ -222,24 +239,20 @@ def _rank(
     return Standings(places.test, places.above, places.level), top.best.items
 
 
-def _relevances(relevance: Sequence[str | float]) -> dict[str, Relevance | None]:
-    """Return the relevance of a count for each metric's name: the count itself (None), or 1[count ≥ s]."""
-    found: dict[str, Relevance | None] = {}
+def _gains(relevance: Sequence[str | float]) -> dict[str, Gains]:
+    """Return the gains for the name of each NDCG of the full ranking."""
+    found: dict[str, Gains] = {}
     for kind in _as_sequence(relevance, (str, Real)):
-        if kind == "counts":
-            found["ndcg_counts"] = None
+        if isinstance(kind, str) and kind in _NAMED_GAINS:
+            found[f"ndcg_{kind}"] = _NAMED_GAINS[kind]
         elif isinstance(kind, Real) and not isinstance(kind, bool) and 0 < float(kind) < np.inf:
-            found[f"ndcg_at_least_{float(kind):.12g}"] = partial(_at_least, float(kind))
+            found[f"ndcg_at_least_{float(kind):.12g}"] = partial(gains_at_least, float(kind))
         else:
             raise ValueError(
-                f"relevance {kind!r} is neither 'counts' nor a positive number s, for 1[count ≥ s]; "
+                f"relevance {kind!r} is neither 'counts' nor 'log2' nor a positive number s, for 1[count ≥ s]; "
                 "every count is at least 0, so the metric for binary data is s = 1"
             )
     return found
-
-
-def _at_least(s: float, count: NDArray[Any]) -> NDArray[Any]:
-    return (count >= s).astype(np.float64)
 
 
 def _as_sequence(value: Any, kind: tuple[type, ...]) -> Sequence[Any]:

@@ -2,8 +2,9 @@
 
     DCG = Σ_i (2^rel_i − 1) / log2(rank_i + 1) over the full list,   NDCG = DCG / (DCG of the best list)
 
-rel is the test count (rel_A of the paper's §5) or 1[count ≥ s] (rel_B). Items with equal scores have no order: every
-metric here is its expectation over all their orders, so that it does not depend on a sort.
+rel is the test count (rel_A of the paper's §5), 1[count ≥ s] (rel_B) or log2(1 + count). The gain of the last is the
+count itself; where counts are large, 2^count leaves only the largest of each user. Items with equal scores have no
+order: every metric here is its expectation over all their orders, so that it does not depend on a sort.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
 Array = NDArray[np.float64]
-Relevance = Callable[[Array], Array]
+Gains = Callable[[Array, Array], Array]
+"""Gains of counts, given the largest count of each one's user. They may share a factor for each user, which cancels."""
 
 
 def ndcg(ranked_relevance: ArrayLike, k: int | None = None) -> float:
@@ -66,6 +68,21 @@ def scaled_gains(relevance: Array, largest: Array | float) -> Array:
     return np.where(small, np.expm1(np.where(small, relevance, 0) * np.log(2)) * one, power(relevance) - one)
 
 
+def proportional_gains(count: Array, largest: Array) -> Array:
+    """Return the gains of the relevances log2(1 + count), 2^log2(1 + count) − 1 = count, in units of the largest."""
+    return count / largest
+
+
+def equal_gains(count: Array, largest: Array) -> Array:
+    """Return the gains of binary relevance: every test item has the same."""
+    return np.ones_like(count)
+
+
+def gains_at_least(s: float, count: Array, largest: Array) -> Array:
+    """Return the gains of the relevances 1[count ≥ s]."""
+    return (count >= s).astype(np.float64)
+
+
 def discounts(n: int) -> Array:
     """Return 1/log2(rank + 1) for the ranks 1 to n."""
     return np.asarray(1 / np.log2(np.arange(2, n + 2)))
@@ -95,17 +112,16 @@ class Standings:
         self._n_relevant: NDArray[Any] = np.diff(test.indptr)
         self._user = np.repeat(np.arange(test.shape[0]), self._n_relevant)
         self._count = np.asarray(test.data, np.float64)
-        # each user's test items in the best order, which is the same for every non-decreasing relevance
+        # each user's test items in the best order, which is the same for all gains
         self._by_count = np.lexsort((-self._count, self._user))
         first = test.indptr[self._user]
         self._largest = self._by_count[first]  # for each test item, the position of its user's largest count
         self._place = np.arange(len(first)) - first  # 0, 1, … of each user's test items in the best order
         self._discount = discounts(test.shape[1])
 
-    def ndcg(self, relevance: Relevance | None = None, k: int | None = None) -> Array:
-        """NDCG of the first k places; `relevance` is a non-decreasing function of the count, by default the count."""
-        relevant = self._count if relevance is None else relevance(self._count)
-        gain = scaled_gains(relevant, relevant[self._largest])
+    def ndcg(self, gains: Gains = scaled_gains, k: int | None = None) -> Array:
+        """NDCG of the first k places; `gains` must not decrease with the count, and are by default 2^count − 1."""
+        gain = gains(self._count, self._count[self._largest])
         best = self._sum(gain[self._by_count] * self._cut(self._place, k))
         return ratio(self._sum(gain * self._expected_discount(k)), best)
 

@@ -11,7 +11,9 @@ from nbmf.evaluation.metrics import check_whole
 from nbmf.evaluation.predictive import log_likelihood
 from nbmf.inference.run import Snapshot
 
-_METRIC = re.compile(r"log_likelihood|ndcg_(?:(counts)|at_least_(\d+))|(?:ndcg_counts|recall|precision|map)_at_(\d+)")
+_METRIC = re.compile(
+    r"log_likelihood|ndcg_(?:(counts|log2)|at_least_(\d+))|(?:ndcg_counts|ndcg_binary|recall|precision|map)_at_(\d+)"
+)
 
 
 class EarlyStopping:
@@ -22,8 +24,8 @@ class EarlyStopping:
     train, test, n_threads
         As for `nbmf.evaluate`; train is what is fitted.
     metric : str
-        "ndcg_counts", "ndcg_at_least_s", "ndcg_counts_at_k", "recall_at_k", "precision_at_k" or "map_at_k" of
-        `nbmf.evaluate`, or "log_likelihood".
+        "ndcg_counts", "ndcg_log2", "ndcg_at_least_s", "ndcg_counts_at_k", "ndcg_binary_at_k", "recall_at_k",
+        "precision_at_k" or "map_at_k" of `nbmf.evaluate`, or "log_likelihood".
     patience : int
         Number of evaluations without a new best that end the fit.
     every : int
@@ -59,8 +61,9 @@ class EarlyStopping:
         parts = _METRIC.fullmatch(metric)
         if parts is None:
             raise ValueError(
-                f"metric is {metric!r}; it must be 'log_likelihood', 'ndcg_counts', 'ndcg_at_least_s' or "
-                "'ndcg_counts_at_k', 'recall_at_k', 'precision_at_k', 'map_at_k' with whole numbers for s and k"
+                f"metric is {metric!r}; it must be 'log_likelihood', 'ndcg_counts', 'ndcg_log2', 'ndcg_at_least_s' or "
+                "'ndcg_counts_at_k', 'ndcg_binary_at_k', 'recall_at_k', 'precision_at_k', 'map_at_k' with whole "
+                "numbers for s and k"
             )
         check_whole("patience", patience)
         check_whole("every", every)

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from itertools import product
 
 import numpy as np
 import pytest
@@ -9,14 +10,8 @@ import scipy.sparse as sp
 
 import nbmf
 from nbmf.cli.options import COMPARED
-from nbmf.evaluation.experiments.baselines import (
-    BASELINES,
-    Popularity,
-    check_installed,
-    ease_weights,
-    fit_ease,
-    in_form,
-)
+from nbmf.evaluation.experiments.alternatives import Popularity, ease_weights, fit_ease, in_form
+from nbmf.evaluation.experiments.baselines import BASELINES, check_installed
 from nbmf.evaluation.experiments.tuned import TunedComparison, trial_settings
 from small_study import planted
 
@@ -31,7 +26,11 @@ def parts():
 SMALL = {
     "knn": {"neighbors": 10},
     "ease": {"penalty": 20.0},
+    "edlae": {"penalty": 20.0, "dropout": 0.3},
+    "slim": {"l1": 1.0, "l2": 10.0},
+    "rp3beta": {"neighbors": 20},
     "als": {"factors": 4, "regularization": 1.0},
+    "ials": {"factors": 4},
     "bpr": {"factors": 8, "learning_rate": 0.05},
     "hpf": {"components": 4, "iterations": 50},
     "kl-nmf": {"components": 4},
@@ -82,6 +81,80 @@ def test_ease_is_where_its_objective_is_flat(parts, form):
     assert np.abs(gradient).max() < 1e-5 * G.max()  # single precision
     scores = fit_ease(parts.train, 0, 1, penalty=λ, input=form).score_items(np.array([3, 5]))
     np.testing.assert_allclose(scores, X.toarray()[[3, 5]] @ B, rtol=1e-4, atol=1e-5)
+
+
+def every_mask(n):
+    """Every way to keep some of n inputs, True for those kept."""
+    return np.array(list(product([False, True], repeat=n)))
+
+
+def test_edlae_is_the_best_prediction_over_all_dropouts(parts):
+    """The least squares of EDLAE's paper with every mask: each input is predicted when it is itself dropped."""
+    p, λ = 0.3, 5.0
+    train = nbmf.Interactions.from_matrix(parts.train.matrix.toarray()[:20, :5])
+    X = train.matrix.toarray().astype(np.float64)
+    B = np.zeros((5, 5))
+    masks = every_mask(4)
+    chances = np.prod(np.where(masks, 1 - p, p), axis=1)
+    for i in range(5):
+        others = np.delete(np.arange(5), i)
+        gram, target = λ * (1 - p) ** 2 * np.eye(4), np.zeros(4)  # weights are for kept inputs: B/(1 − p)
+        for mask, chance in zip(masks, chances, strict=True):
+            kept = X[:, others] * mask
+            gram += chance * kept.T @ kept
+            target += chance * kept.T @ X[:, i]
+        B[others, i] = (1 - p) * np.linalg.solve(gram, target)
+    np.testing.assert_allclose(ease_weights(in_form(train, "counts"), λ, p), B, rtol=1e-4, atol=1e-6)
+    ours = BASELINES["edlae"].fit(train, 0, 1, penalty=λ, dropout=p, input="counts")
+    np.testing.assert_allclose(ours.score_items(np.arange(20)), X @ B, rtol=1e-4, atol=1e-5)
+
+
+def test_edlae_is_that_of_its_package(parts):
+    package = pytest.importorskip("irspack", reason="irspack comes with the extra 'bench'")
+    inputs = in_form(parts.train, "log1p")
+    theirs = package.EDLAERecommender(sp.csr_matrix(inputs), reg=30.0, dropout_p=0.4).learn()
+    np.testing.assert_allclose(ease_weights(inputs, 30.0, 0.4), theirs.W, rtol=1e-3, atol=1e-5)
+
+
+def test_slim_is_where_its_objective_is_flat_or_at_its_bound(parts):
+    """½‖x_i − Xw‖² + l1 Σw + ½ l2 Σw², w ≥ 0, w_i = 0: its gradient is 0 at positive weights and positive at 0."""
+    pytest.importorskip("fastslim", reason="fastslim comes with the extra 'bench'")
+    l1, l2 = 2.0, 5.0
+    model = BASELINES["slim"].fit(parts.train, 0, 1, l1=l1, l2=l2, iterations=1000, input="log1p")
+    X, W = in_form(parts.train, "log1p").toarray().astype(np.float64), model.weights.toarray()
+    gradient = X.T @ (X @ W - X) + l1 + l2 * W
+    free = ~np.eye(len(W), dtype=bool)
+    assert np.all(W >= 0)
+    assert np.all(np.diag(W) == 0)
+    assert 0.05 < np.mean(W > 0) < 0.9
+    assert np.abs(gradient[W > 0]).max() < 0.05  # it stops when no weight moves by 1e-4
+    assert gradient[free].min() > -0.05
+
+
+def test_rp3beta_walks_from_item_to_user_to_item(parts):
+    pytest.importorskip("irspack", reason="irspack comes with the extra 'bench'")
+    alpha, beta = 0.7, 0.4
+    ours = BASELINES["rp3beta"].fit(parts.train, 0, 1, neighbors=60, alpha=alpha, beta=beta, input="counts")
+    X = parts.train.matrix.toarray().astype(np.float64)
+    expected = np.zeros((X.shape[1], X.shape[1]))
+    steps = np.where(X > 0, X**alpha, 0)
+    for i, j in np.ndindex(expected.shape):
+        for u in np.flatnonzero(steps[:, i] * steps[:, j]):
+            expected[i, j] += steps[u, i] / steps[:, i].sum() * steps[u, j] / steps[u].sum()
+        expected[i, j] /= max(X[:, j].sum(), 1) ** beta
+    np.testing.assert_allclose(ours.weights.toarray(), expected, rtol=1e-5, atol=1e-9)
+
+
+def test_ials_is_where_its_loss_is_least_in_the_users(parts):
+    """After many sweeps each user solves the least squares of fit_ials, whose penalty grows with activity."""
+    pytest.importorskip("irspack", reason="irspack comes with the extra 'bench'")
+    α0, λ = 0.3, 0.01
+    W, H = BASELINES["ials"].fit(parts.train, 0, 1, factors=3, alpha0=α0, reg=λ, iterations=300, input="log1p")
+    Y = in_form(parts.train, "log1p").toarray().astype(np.float64)
+    for u in range(5):
+        weight = λ * (np.count_nonzero(Y[u]) + α0 * len(H))
+        gram = (H.T * (Y[u] + α0)) @ H + weight * np.eye(3)
+        np.testing.assert_allclose(W[u], np.linalg.solve(gram, H.T @ Y[u]), rtol=0.02, atol=0.01)
 
 
 def test_forms_of_the_counts():

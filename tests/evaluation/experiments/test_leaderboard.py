@@ -3,6 +3,7 @@
 import importlib.util
 import math
 import re
+from collections import Counter
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -12,9 +13,10 @@ import pytest
 
 from nbmf.evaluation import Comparison
 from nbmf.evaluation.compare import Contender
-from nbmf.evaluation.experiments.baselines import BASELINES, Baseline, Popularity
+from nbmf.evaluation.experiments.alternatives import Popularity
+from nbmf.evaluation.experiments.baselines import BASELINES, Baseline
 from nbmf.evaluation.experiments.tuned import compare_tuned
-from small_study import QUICK, make_quick, planted
+from small_study import QUICK, make_quick, planted, write_plays
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +25,11 @@ def script():
     if not path.exists():
         pytest.skip("benchmarks/ is not part of this copy")
     pytest.importorskip("matplotlib", reason="pictures come with the extra 'plots'")
-    spec = importlib.util.spec_from_file_location("leaderboard_script", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(path.parent)
+        spec = importlib.util.spec_from_file_location("leaderboard_script", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
     return module
 
 
@@ -70,10 +74,27 @@ def test_the_settings_say_how_many_trials_failed(script, ended):
     assert "penalty=" in rows["EASE"][1]
 
 
-def test_the_summary_has_a_row_per_model(script, ended):
+def test_the_summary_has_a_row_per_model_and_data_set(script, ended):
     rows = cells(script.summary({"one": ended, "two": ended}))
-    assert [row[0] for row in rows] == [BASELINES[contender.name].label for contender in ended.board()]
-    assert all(re.fullmatch(r"0\.\d{4}", row[1]) and row[1:4] == row[4:7] for row in rows)
+    labels = [BASELINES[contender.name].label for contender in ended.board()]
+    assert [row[0] for row in rows] == [*labels, "hopeless"]
+    assert all(re.fullmatch(r"0\.\d{4}", row[1]) and row[1] == row[2] for row in rows[:-1])
+    assert [row[3] for row in rows] == ["1.0", "2.0", "3.0", "4.0", "5.0"]
+    assert rows[-1][1:3] == ["failed", "failed"]
+
+
+def test_the_summary_marks_what_cannot_be_told_from_the_best(script):
+    contenders = [
+        Contender("ease", 0.4, (0.3, 0.5), 0.0, (0.0, 0.0), 1, math.nan),
+        Contender("nbslim", 0.39, (0.3, 0.5), -0.01, (-0.03, 0.01), 1, math.nan),
+        Contender("als", 0.3, (0.2, 0.4), -0.1, (-0.2, -0.05), 1, math.nan),
+    ]
+    board = Comparison(tuple(contenders), "ndcg_log2", "ease", 100)
+    plan = SimpleNamespace(goal="ndcg_log2", models=("ease", "nbslim", "als"))
+    result = SimpleNamespace(board=lambda: board, plan=plan, problems=dict)
+    text = script.summary({"one": result})
+    assert "one: NDCG on log2" in text
+    assert re.findall(r"\*\*(.*?)\*\*", text) == ["0.4000", "0.3900"]
 
 
 def crowded():
@@ -85,7 +106,8 @@ def crowded():
         Contender(name, means[name], (0.0, 1.0), d, (d - 0.004, d + 0.004), 1, math.nan) for name, d in apart.items()
     )
     board = Comparison(contenders, "ndcg_counts", max(means, key=means.get), 100)
-    return SimpleNamespace(board=lambda: board, seconds=lambda name: 0.5 * 1.3 ** names.index(name))
+    plan = SimpleNamespace(goal="ndcg_counts")
+    return SimpleNamespace(board=lambda: board, plan=plan, seconds=lambda name: 0.5 * 1.3 ** names.index(name))
 
 
 def test_labels_of_the_picture_meet_nothing(script):
@@ -118,7 +140,69 @@ def test_pages_are_written_between_marks(script, tmp_path):
         script.put_between(page, "leaderboard", "new")
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "goal"),
+    [
+        ("online_retail_invoices", (2859, 1629), "ndcg_counts"),
+        ("online_retail_units", (2859, 1629), "ndcg_log2"),
+        ("tasteprofile_gouvert", (1502, 786), "ndcg_counts"),
+    ],
+)
+def test_data_sets_are_opened_by_name(script, data_folder, name, shape, goal):
+    study, of_trials = script.open_board(name)
+    assert (study.name.split("/")[0], study.data.matrix.shape, of_trials) == (name, shape, goal)
+    assert study.train.nnz + study.test.nnz == study.data.nnz
+    again = script.open_board(name)[0]
+    assert (again.test.matrix != study.test.matrix).nnz == 0
+
+
+def test_invoices_and_units_are_two_counts_of_the_same_events(script, data_folder):
+    import pyarrow.parquet as pq
+
+    events = pq.read_table(data_folder / "data" / "online_retail" / "events.parquet")
+    user, item, invoice, units = (events[name].to_pylist() for name in ("user", "item", "invoice", "units"))
+    n_invoices = Counter((u, i) for u, i, _ in set(zip(user, item, invoice, strict=True)))
+    n_units = Counter()
+    for u, i, n in zip(user, item, units, strict=True):
+        n_units[u, i] += n
+    for count, expected in (("invoices", n_invoices), ("units", n_units)):
+        data = script.open_board(f"online_retail_{count}")[0].data
+        users, items, cells = data.users.tolist(), data.items.tolist(), data.matrix.tocoo()
+        found = zip(*(axis.tolist() for axis in cells.coords), cells.data.tolist(), strict=True)
+        assert all(expected[users[row], items[column]] == value for row, column, value in found)
+
+
+def test_the_command_writes_the_page_and_can_be_repeated(script, tmp_path, monkeypatch, capsys):
+    make_quick(monkeypatch)
+    (tmp_path / "docs").mkdir()
+    page = tmp_path / "docs" / "leaderboard.md"
+    page.write_text("# Which model\n")
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    folder = tmp_path / "fits"
+    typed = [str(write_plays(tmp_path)), "--models", "popularity,ease", "--trials", "2", "--starts", "1", "--write"]
+    monkeypatch.setattr("sys.argv", ["leaderboard.py", *typed, "--folder", str(folder)])
+    written = []
+    for fits in (5, 0):
+        script.main()
+        written.append(page.read_text())
+        assert len(re.findall(r"\): ndcg_counts 0\.\d{4} in", capsys.readouterr().err)) == fits
+    assert written[0] == written[1]
+    assert (tmp_path / "docs" / "leaderboard-plays.png").read_bytes() == (
+        folder / "plays" / "leaderboard.png"
+    ).read_bytes()
+    for mark in ("leaderboard plays", "leaderboard command", "leaderboard summary"):
+        assert written[0].count(f"<!-- {mark} -->") == 1
+    assert "plays.parquet --trials 2 --starts 1 --write" in written[0]
+
+
+def test_data_that_is_not_there_is_named(script, monkeypatch):
+    monkeypatch.delenv("NBMF_DATA", raising=False)
+    with pytest.raises(SystemExit, match="set NBMF_DATA to the folder that has data/newsgroups20"):
+        script.open_board("newsgroups20")
+
+
 def test_data_sets_have_names_without_folders(script):
+    assert script.name_of("online_retail_units") == script.short_path("online_retail_units") == "online_retail_units"
     assert script.name_of("groceries") == "groceries"
     assert script.name_of("a/plays.2017.tsv.gz") == "plays"
     assert script.name_of("a/taste/interactions.parquet") == "taste"

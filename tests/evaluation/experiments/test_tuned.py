@@ -18,8 +18,9 @@ from click.testing import CliRunner
 import nbmf
 from nbmf.cli import main
 from nbmf.evaluation.experiments import engine
-from nbmf.evaluation.experiments.baselines import BASELINES, Baseline, Popularity
-from nbmf.evaluation.experiments.tuned import METRICS, TunedComparison, compare_tuned
+from nbmf.evaluation.experiments.alternatives import Popularity
+from nbmf.evaluation.experiments.baselines import BASELINES, Baseline
+from nbmf.evaluation.experiments.tuned import CUTOFFS, METRICS, TunedComparison, compare_tuned
 from small_study import QUICK, in_this_process, make_quick, planted
 
 
@@ -55,10 +56,11 @@ def test_the_best_trial_is_judged(parts, ended):
     assert len(ended.stored) == 1 + 3 + 3 + 1 + 1 + 2
     trials = {}
     for n, settings in enumerate(QUICK.settings_of("ease")):
-        result = nbmf.evaluate(BASELINES["ease"].fit(known, 0, 1, **settings), known, aside)
+        result = nbmf.evaluate(BASELINES["ease"].fit(known, 0, 1, **settings), known, aside, at=CUTOFFS)
         row = ended.stored[f"ease-trial-{n}"]
         assert row.job.settings == settings
-        assert row.means == {name: pytest.approx(result[name].mean) for name in METRICS}
+        assert row.means == {name: pytest.approx(metric.mean) for name, metric in result.items()}
+        assert set(METRICS) == {name for name, metric in result.items() if metric.n_users}
         trials[n] = result["ndcg_counts"].mean
     assert ended.settings["ease"] == QUICK.settings_of("ease")[max(trials, key=trials.get)]
     result = nbmf.evaluate(BASELINES["ease"].fit(train, 0, 1, **ended.settings["ease"]), train, test)

@@ -1,22 +1,13 @@
-"""The models that can be compared: ours and the common alternatives, each fitted by a function of the same form.
+"""The models that can be compared: ours and the common alternatives, with their defaults and where to tune them.
 
-Models of real numbers may be given the counts, log(1 + count) or 0/1 as their input, whichever ranks best. Iterations
-are limited so that a dozen trials of every model take minutes on half a million non-zero counts.
+Iterations are limited so that a dozen trials of every model take minutes on half a million non-zero counts.
 """
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, cast
-
-import numpy as np
-import scipy.sparse as sp
-from numpy.typing import NDArray
-from scipy.linalg import lapack
-from threadpoolctl import threadpool_limits
 
 from nbmf.data import how_to_install
 from nbmf.data.interactions import Interactions
@@ -25,15 +16,22 @@ from nbmf.estimators.family import BinaryMF, CompoundMF, RobustMF, ZeroInflatedM
 from nbmf.estimators.nbmf import NBMF, PoissonMF
 from nbmf.estimators.slim import NBSLIM
 from nbmf.evaluation.evaluate import Judged
+from nbmf.evaluation.experiments.alternatives import (
+    INPUTS,
+    Popularity,
+    fit_ease,
+    fit_hpf,
+    fit_ials,
+    fit_implicit,
+    fit_kl_nmf,
+    fit_knn,
+    fit_rp3beta,
+    fit_slim,
+)
 
-Rows = NDArray[np.intp]
-Array = NDArray[np.float32]
 Space = Mapping[str, tuple[Any, ...]]
 """The values to search for each setting: two numbers are the ends of a range, searched on a log scale and in whole
 numbers if both are; strings are the choices."""
-
-_FORMS: dict[str, Callable[[Any], Any]] = {"counts": np.asarray, "log1p": np.log1p, "binary": np.ones_like}
-INPUTS = tuple(_FORMS)
 
 
 @dataclass(frozen=True)
@@ -46,116 +44,6 @@ class Baseline:
     space: Space  # where to search for better ones
     random: bool = True  # whether the seed changes the result
     package: str = ""  # what it needs in addition to nbmf's own dependencies
-
-
-@dataclass(frozen=True)
-class ItemWeights:
-    """A model with scores Σ_j x_uj B_ji: `inputs` x are users × items, `weights` B items × items."""
-
-    inputs: sp.csr_array
-    weights: Any
-
-    def score_items(self, rows: Rows) -> Array:
-        """Return the scores of these users for all items: len(rows) × n_items."""
-        scores = self.inputs[rows] @ self.weights
-        return np.asarray(scores.toarray() if sp.issparse(scores) else scores)
-
-
-class Popularity:
-    """The baseline without personalization: an item's score is its number of users."""
-
-    def __init__(self, train: Interactions) -> None:
-        self.n_users = np.bincount(train.matrix.indices, minlength=train.n_items).astype(float)
-
-    def score_items(self, rows: Rows) -> NDArray[np.float64]:
-        """Return the same scores for every user."""
-        return np.tile(self.n_users, (len(rows), 1))
-
-
-def in_form(train: Interactions, form: str) -> sp.csr_array:
-    """Return the counts in single precision in one of the forms of INPUTS, users × items."""
-    if form not in _FORMS:
-        raise ValueError(f"input is {form!r}; it must be one of {', '.join(map(repr, _FORMS))}")
-    matrix = train.matrix
-    return sp.csr_array((_FORMS[form](matrix.data.astype(np.float32)), matrix.indices, matrix.indptr), matrix.shape)
-
-
-def fit_knn(train: Interactions, seed: int, n_threads: int, *, neighbors: int, weighting: str, input: str) -> Judged:
-    """Fit item-based nearest neighbours (implicit)."""
-    from implicit import nearest_neighbours as package  # noqa: PLC0415 (an extra)
-
-    kind = {"cosine": "CosineRecommender", "tfidf": "TFIDFRecommender", "bm25": "BM25Recommender"}[weighting]
-    inputs, model = in_form(train, input), getattr(package, kind)(K=neighbors, num_threads=n_threads)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Method expects CSR input")  # it makes the conversion itself
-        model.fit(sp.csr_matrix(inputs), show_progress=False)
-    return ItemWeights(inputs, sp.csr_array(model.similarity.astype(np.float32)))
-
-
-def fit_ease(train: Interactions, seed: int, n_threads: int, *, penalty: float, input: str) -> Judged:
-    """Fit EASE (Steck, Embarrassingly shallow autoencoders for sparse data, 2019) in closed form.
-
-    B = argmin ‖X − XB‖² + λ‖B‖² with a diagonal of 0: with P = (XᵀX + λI)⁻¹, B_ji = −P_ji / P_ii off the diagonal.
-    """
-    inputs = in_form(train, input)
-    with threadpool_limits(n_threads, user_api="blas"):
-        return ItemWeights(inputs, ease_weights(inputs, penalty))
-
-
-def ease_weights(inputs: sp.csr_array, penalty: float) -> Array:
-    """Return B, items × items, for the inputs X, users × items."""
-    gram = np.asfortranarray((inputs.T @ inputs).toarray())
-    gram[np.diag_indices_from(gram)] += np.float32(penalty)
-    factor, failed = lapack.spotrf(gram, lower=True, overwrite_a=True)
-    inverse, failed_too = lapack.spotri(factor, lower=True, overwrite_c=True)
-    if failed or failed_too:
-        raise ValueError(f"penalty {penalty} is too small for single precision; the matrix cannot be inverted")
-    below = np.tril(inverse, -1)
-    return np.asarray((below + below.T) / -np.diag(inverse), np.float32)
-
-
-def fit_implicit(
-    kind: str, train: Interactions, seed: int, n_threads: int, *, input: str = "binary", **settings: Any
-) -> Judged:
-    """Fit a factorization of the package implicit, given as module.Class."""
-    module, _, name = kind.rpartition(".")
-    make = getattr(import_module(module), name)
-    with threadpool_limits(1, user_api="blas"):  # it has threads of its own, and warns of others
-        model = make(num_threads=n_threads, random_state=seed, **settings)
-        model.fit(sp.csr_matrix(in_form(train, input)), show_progress=False)
-    return model.user_factors, model.item_factors
-
-
-def fit_hpf(
-    train: Interactions, seed: int, n_threads: int, *, components: int, iterations: int, input: str, **shapes: float
-) -> Judged:
-    """Fit hierarchical Poisson factorization (hpfrec)."""
-    import hpfrec  # noqa: PLC0415
-
-    model = hpfrec.HPF(
-        k=components, maxiter=iterations, check_every=iterations, stop_crit="maxiter", ncores=n_threads,
-        random_seed=seed + 1,  # it takes 0 for no seed
-        reindex=False, verbose=False, keep_data=False, keep_all_objs=False, produce_dicts=False, **shapes,
-    )  # fmt: skip
-    model.fit(in_form(train, input).tocoo())
-    found = (model.Theta, train.n_users), (model.Beta, train.n_items)
-    users, items = (np.pad(rows, ((0, n - len(rows)), (0, 0))) for rows, n in found)  # it omits the last without counts
-    return users, items
-
-
-def fit_kl_nmf(
-    train: Interactions, seed: int, n_threads: int, *, components: int, penalty: float, iterations: int, input: str
-) -> Judged:
-    """Fit KL-divergence nonnegative matrix factorization by multiplicative updates (scikit-learn)."""
-    from sklearn.decomposition import NMF  # noqa: PLC0415
-
-    model = NMF(
-        components, solver="mu", beta_loss="kullback-leibler", init="random", alpha_W=penalty, max_iter=iterations,
-        tol=0.0, random_state=seed,
-    )  # fmt: skip
-    with threadpool_limits(n_threads, user_api="blas"):
-        users = model.fit_transform(sp.csr_matrix(in_form(train, input)))
-    return users, model.components_.T
 
 
 def _fit_own(make: Callable[..., Any], train: Interactions, seed: int, n_threads: int, **settings: Any) -> Judged:
@@ -173,6 +61,7 @@ def _own_defaults(estimator: Any, *names: str) -> dict[str, Any]:
     return {name: estimator.get_params(deep=False)[name] for name in names}
 
 
+_WALK_SPACE: Space = {"neighbors": (5, 1000), "alpha": (0.3, 2.0), "beta": (0.1, 1.0), "input": INPUTS}
 _PF_SPACE: Space = {
     "n_components": (5, 200),
     "user_shape": (0.1, 3.0),
@@ -211,6 +100,29 @@ BASELINES: dict[str, Baseline] = {
         {"penalty": (10.0, 5000.0), "input": INPUTS},
         random=False,
     ),
+    "edlae": Baseline(
+        "EDLAE",
+        fit_ease,
+        {"penalty": 1.0, "dropout": 0.1, "input": "binary"},
+        {"penalty": (10.0, 5000.0), "dropout": (0.05, 0.8), "input": INPUTS},
+        random=False,
+    ),
+    "slim": Baseline(
+        "SLIM",
+        fit_slim,
+        {"l1": 0.5, "l2": 0.5, "iterations": 50, "input": "binary"},
+        {"l1": (0.5, 30.0), "l2": (10.0, 1000.0), "iterations": (5, 50), "input": INPUTS},
+        random=False,
+        package="fastslim",
+    ),
+    "rp3beta": Baseline(
+        "RP3beta",
+        fit_rp3beta,
+        {"neighbors": 200, "alpha": 1.0, "beta": 0.6, "input": "binary"},
+        _WALK_SPACE,
+        random=False,
+        package="irspack",
+    ),
     "als": Baseline(
         "ALS",  # weighted matrix factorization by alternating least squares
         partial(fit_implicit, "implicit.cpu.als.AlternatingLeastSquares"),
@@ -223,6 +135,13 @@ BASELINES: dict[str, Baseline] = {
             "input": INPUTS,
         },
         package="implicit",
+    ),
+    "ials": Baseline(
+        "iALS",  # the same with penalties that are scaled by frequency
+        fit_ials,
+        {"factors": 256, "alpha0": 0.1, "reg": 0.003, "iterations": 16, "input": "binary"},
+        {"factors": (20, 256), "alpha0": (0.01, 1.0), "reg": (0.001, 0.1), "iterations": (5, 30), "input": INPUTS},
+        package="irspack",
     ),
     "bpr": Baseline(
         "BPR",  # Bayesian personalized ranking, which ignores the counts' sizes

@@ -131,9 +131,9 @@ def run_job(task: Task, job: Job) -> tuple[Row, bytes | None]:
     fit = partial(BASELINES[job.model].fit, seed=job.seed, n_threads=n_threads, **job.settings)
     model, seconds, megabytes = task.measure(fit, task.train)
     found = evaluate(model, *data, task.relevance, at=task.cutoffs, n_boot=1, n_threads=n_threads)
-    of_users = {name: metric for name, metric in found.items() if not name.startswith("coverage")}
-    means = {name: metric.mean for name, metric in of_users.items()}
-    per_user = packed({name: metric.per_user for name, metric in of_users.items()}) if task.keeps_values else None
+    means = {name: metric.mean for name, metric in found.items()}
+    of_users = {name: metric.per_user for name, metric in found.items() if not name.startswith("coverage")}
+    per_user = packed(of_users) if task.keeps_values else None
     likely = counts_likelihood(model, *data, n_threads=n_threads) if task.is_likely else math.nan
     return Row(job, seconds, megabytes, "", _convergence(model), means, likely), per_user
 

@@ -47,7 +47,7 @@ class Row:
     megabytes: float = math.nan  # by which the process's memory grew during the fit, if that was measured
     problem: str = ""  # why the fit failed
     convergence: Mapping[str, Any] = field(default_factory=dict)  # of models that have it: sweeps, converged, objective
-    means: Mapping[str, float] = field(default_factory=dict)  # of each metric over users; empty if the fit failed
+    means: Mapping[str, float] = field(default_factory=dict)  # of each metric; empty if the fit failed
     log_likelihood: float = math.nan  # per cell not in train, if it was computed and can be compared
 
 

@@ -32,11 +32,16 @@ from nbmf.evaluation.experiments.store import Job, Row, Store
 from nbmf.evaluation.experiments.study import identity
 
 VALIDATION_FRACTION = 0.2
-THRESHOLDS, CUTOFFS = (1, 2, 5, 10), (10, 20)
+THRESHOLDS, CUTOFFS = (1, 2, 5, 10), (10, 20, 100)
+RELEVANCE = ("counts", *THRESHOLDS, "log2")
 GOAL = "ndcg_counts"
-_AT_K = ("ndcg_counts", "recall", "precision", "map", "popularity_rank")
-METRICS = (GOAL, *(f"ndcg_at_least_{s}" for s in THRESHOLDS), *(f"{name}_at_{k}" for k in CUTOFFS for name in _AT_K))
-"""All metrics of `nbmf.evaluate` that have a value for each user."""
+_AT_K = ("ndcg_counts", "ndcg_binary", "recall", "precision", "map", "popularity_rank")
+METRICS = (
+    *(GOAL, "ndcg_log2"),
+    *(f"ndcg_at_least_{s}" for s in THRESHOLDS),
+    *(f"{name}_at_{k}" for k in CUTOFFS for name in _AT_K),
+)
+"""All metrics that have a value for each user, and so can be compared and tuned for."""
 
 
 @dataclass(frozen=True)
@@ -116,9 +121,9 @@ def settings_in_words(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={word}" for name, word in words.items())
 
 
-def row_in_words(row: Row) -> str:
+def row_in_words(row: Row, goal: str = GOAL) -> str:
     """Return a line that says how a fit ended."""
-    ending = row.problem or f"NDCG {row.means[GOAL]:.4f} in {row.seconds:.1f} s"
+    ending = row.problem or f"{goal} {row.means[goal]:.4f} in {row.seconds:.1f} s"
     return f"{row.job.name.replace('-', ' ')} ({settings_in_words(row.job.settings)}): {ending}"
 
 
@@ -136,13 +141,14 @@ def compare_tuned(
     `train` and `test` have the same users and items, and the trials see nothing of `test`. Fits that are in the folder
     are not run again, and a folder of other data is refused. `n_workers` trials run at a time, one per core by default.
     """
-    budget = {"seed": plan.seed, "limit_s": plan.limit_s}  # models, trials and starts can be added to a folder
+    # models, trials and starts can be added to a folder
+    budget = {"seed": plan.seed, "limit_s": plan.limit_s, "relevance": RELEVANCE, "cutoffs": CUTOFFS}
     about = {"data": identity(train, test, train.nnz), "comparison": budget, "made with": {"nbmf": version("nbmf")}}
     store = Store(Path(path), about)
     trials = [job for model in plan.models for job in plan.trials_of(model)]
     n_jobs = len(trials) + sum(len(plan.starts_of(model, {})) for model in plan.models)
     engine = Engine(store, n_jobs, n_jobs, report, limit_s=plan.limit_s, keeps_failures=True)
-    final = Task(train, test, ("counts", *THRESHOLDS), CUTOFFS, measured, is_likely=True)
+    final = Task(train, test, RELEVANCE, CUTOFFS, measured, is_likely=True)
     if trials:
         known, aside = train.split(VALIDATION_FRACTION, seed=plan.seed)
         tried = replace(final, train=known, test=aside, measure=timed, keeps_values=False, is_likely=False)
