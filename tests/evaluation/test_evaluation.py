@@ -16,7 +16,7 @@ from sklearn.metrics import average_precision_score, ndcg_score
 
 import nbmf
 from helpers import small_matrix
-from nbmf.evaluation.metrics import Standings, coverage, popularity_rank, popularity_ranks, scaled_gains
+from nbmf.estimators.metrics import Standings, coverage, popularity_rank, popularity_ranks, scaled_gains
 from nbmf.evaluation.resampling import intervals, resampled_means
 
 RUNS = ["nb_cavi", "poisson_cavi", "poisson_cavi_binary", "nb_mm", "poisson_mm"]

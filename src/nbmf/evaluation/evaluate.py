@@ -19,9 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 from nbmf.data.ids import check_same
 from nbmf.data.interactions import Ids, Interactions
 from nbmf.estimators.fit import FactorFit, FitResult
+from nbmf.estimators.metrics import Relevance, Standings, check_whole, coverage, popularity_rank, popularity_ranks
 from nbmf.estimators.ranking import FactorScores, ModelScores, Places, Report, Rows, Scores, Top, walk
 from nbmf.estimators.table import RowTable, Shown
-from nbmf.evaluation.metrics import Relevance, Standings, check_whole, coverage, popularity_rank, popularity_ranks
 from nbmf.evaluation.resampling import Metric, summaries
 
 
