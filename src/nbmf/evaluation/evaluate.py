@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from nbmf.data.ids import check_same
 from nbmf.data.interactions import Ids, Interactions
+from nbmf.estimators.blend_fit import BlendFit
 from nbmf.estimators.fit import FactorFit, FitResult
 from nbmf.estimators.metrics import Relevance, Standings, check_whole, coverage, popularity_rank, popularity_ranks
 from nbmf.estimators.ranking import FactorScores, ModelScores, Places, Report, Rows, Scores, Top, walk
@@ -267,7 +268,7 @@ def scores_of(model: Judged, train: Interactions, *, intensities: bool = False) 
             raise TypeError(f"a model given as arrays is a pair (W, H); got {len(model)} arrays")
         return _from_factors(*model, train)
     fit = getattr(model, "result_", None)
-    if isinstance(fit, FactorFit) and not intensities:
+    if isinstance(fit, FactorFit | BlendFit) and not intensities:
         scores: Scores = fit.scores()
         return _from_factors(scores.users, scores.items, train) if isinstance(scores, FactorScores) else scores
     if isinstance(model, Factorized):
