@@ -51,8 +51,8 @@ class BlendFit(FitResult):
     @cached_property
     def shares(self) -> list[tuple[float, FitResult]]:
         """The members of a weight above 0, and what their scores are multiplied by."""
-        every = zip((self.weights / self.scales).tolist(), self.members, strict=True)
-        return [(share, member) for share, member in every if share > 0]
+        shares = zip((self.weights / self.scales).tolist(), self.members, strict=True)
+        return [each for each in shares if each[0] > 0]
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -24,7 +24,7 @@ MOST_USERS = 10_000  # that weights are learned from
 MOST_SIZED, AT_A_TIME = 1000, 128  # users whose scores tell their size
 MOST_MIXTURES, MOST_PARTS = 100, 20  # of the first round: how many, and of how many equal parts each is made
 ROUNDS = 3  # of refinement, each with half the step of the last
-CLEAR = 2.0  # standard errors by which a mixture must rank better than the best member alone
+CLEAR = 1.0  # standard errors from which a mean gain of users is clear
 
 
 def size_of(scores: Scores) -> float:
@@ -44,8 +44,8 @@ def spread(rows: Rows, most: int) -> Rows:
 def learn_weights(members: Sequence[FitResult], aside: sp.csr_array, n_threads: int | None) -> Numbers:
     """Return the weights of fits of the same counts that maximize the NDCG on the counts set `aside`.
 
-    The search begins with a grid and goes on with ever smaller steps from the best weights so far. One member gets all
-    the weight unless a mixture ranks clearly better, user by user.
+    The search begins with a grid and goes on with ever smaller steps from the best weights so far. A member that ranks
+    clearly better than the others, user by user, gets all the weight unless a mixture ranks clearly better still.
     """
     rows = spread(np.flatnonzero(np.diff(aside.indptr)), MOST_USERS)
     every = [member.scores() for member in members]
@@ -59,9 +59,14 @@ def learn_weights(members: Sequence[FitResult], aside: sp.csr_array, n_threads: 
         tried, found = np.vstack((tried, near)), np.vstack((found, ndcg_of(near, scaled, split, n_threads)))
     means, is_single = found.mean(axis=1), tried.max(axis=1) == 1
     best, single = int(np.argmax(means)), int(np.argmax(np.where(is_single, means, -np.inf)))
-    gain = found[best] - found[single]
-    error = gain.std(ddof=1) / math.sqrt(len(gain)) if len(gain) > 1 else math.inf
-    return np.asarray(tried[best if gain.mean() > CLEAR * error else single])
+    others = np.flatnonzero(is_single & (tried @ tried[best] > 0) & (tried @ tried[single] == 0))
+    is_one_enough = all(is_clear(found[single] - found[other]) for other in others)
+    return np.asarray(tried[single if is_one_enough and not is_clear(found[best] - found[single]) else best])
+
+
+def is_clear(gain: Numbers) -> bool:
+    """Return whether a gain, one number per user, is clearly above 0."""
+    return len(gain) > 1 and bool(gain.mean() > CLEAR * gain.std(ddof=1) / math.sqrt(len(gain)))
 
 
 def simplex(n_members: int) -> tuple[Numbers, float]:
