@@ -1,9 +1,12 @@
 """Several models, one ranking: scores and their parts are weighted sums, and mixtures are learned where they help."""
 
+import json
 import os
+import re
 import signal
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +22,7 @@ from nbmf.estimators.blend_fit import summed as scores_of_sum
 from nbmf.estimators.blend_weights import around, is_clear, learn_weights, simplex, size_of
 from nbmf.estimators.ranking import FactorScores, ModelScores
 from nbmf.model.factors import Point
+from nbmf.storage.container import StorageError, read, write
 
 SLIM = nbmf.NBSLIM(penalty=1.0, dtype="float64")
 FACTORS = nbmf.NBMF(3, max_iter=15, tol=0, dtype="float64", random_state=1)
@@ -394,6 +398,104 @@ def test_what_was_learned_is_loaded_as_learned(tmp_path, parts):
         member.save(single)
         sizes.append(single.stat().st_size)
     assert (tmp_path / "model.nbmf").stat().st_size < sum(sizes) - parts[0].matrix.data.nbytes  # counts are there once
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    path = tmp_path_factory.mktemp("written") / "model.nbmf"
+    clone(BLENDS["factors and weights"]).fit(data()).save(path)
+    return read(path)
+
+
+def in_the_member(name, value):
+    return lambda document, arrays: document["members"][0].update({name: value})
+
+
+FORGED = {
+    "negative weights": (
+        lambda d, a: a.update(weights=np.array([-0.5, 1.0, 0.5])),
+        "its weights are not numbers from 0",
+    ),
+    "heavy weights": (lambda d, a: a.update(weights=np.ones(3)), "its weights are not numbers from 0 that sum to 1"),
+    "no weight": (lambda d, a: a.update(weights=np.array([np.nan, 0.5, 0.5])), "its weights are not numbers from 0"),
+    "few weights": (lambda d, a: a.update(weights=np.array([0.5, 0.5])), "it must be 3"),
+    "scale of 0": (lambda d, a: a.update(scales=np.array([0.0, 1.0, 1.0])), "or its scales not positive numbers"),
+    "no scales": (lambda d, a: a.pop("scales"), "it has no array 'scales'"),
+    "no members": (lambda d, a: d.update(members=[]), "it has no members"),
+    "odd members": (lambda d, a: d.update(members=[1, 2, 3]), "it has no members"),
+    "nested": (in_the_member("kind", "blend"), "one of its members is 'blend'"),
+    "a checkpoint": (in_the_member("kind", "checkpoint"), "one of its members is 'checkpoint'"),
+    "another kind": (in_the_member("kind", "model"), "holds a 'NBSLIM', and nbmf.load knows NBMF"),
+    "another class": (in_the_member("class", "os.system"), "holds a 'os.system', and nbmf.load knows NBSLIM"),
+    "lost array": (lambda d, a: a.pop("0/intercept"), "it has no array 'intercept'"),
+    "equal to nothing": (
+        lambda d, a: d["equal"].update({"1/0/counts.data": "x"}),
+        "equal others, which it does not have",
+    ),
+    "equal to a list": (
+        lambda d, a: d["equal"].update({"1/0/counts.data": ["x"]}),
+        "equal others, which it does not have",
+    ),
+    "other settings": (lambda d, a: d["settings"].update(speed=3), "has the setting 'speed', unknown to this nbmf"),
+    "the same twice": (
+        lambda d, a: (d.update(members=[d["members"][0]] * 3), a.update(same_arrays(a))),
+        "is the same NBSLIM as one before it",
+    ),
+}
+
+
+def same_arrays(arrays):
+    own = {name[2:]: array for name, array in arrays.items() if name.startswith("0/")}
+    return {f"{n}/{name}": array for n in (1, 2) for name, array in own.items()}
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_forged_files_are_refused(written, tmp_path, forged):
+    document, arrays = json.loads(json.dumps(written.document)), dict(written.arrays)
+    change, sentence = FORGED[forged]
+    change(document, arrays)
+    write(tmp_path / "model.nbmf", document, arrays)
+    with pytest.raises(StorageError, match=re.escape(sentence)):
+        nbmf.load(tmp_path / "model.nbmf")
+
+
+def test_members_of_other_users_are_refused(written, tmp_path):
+    clone(SLIM).fit(nbmf.Interactions.from_matrix(small_matrix(), list(reversed(USERS)), ITEMS)).save(tmp_path / "m")
+    other, document, arrays = read(tmp_path / "m"), dict(written.document), dict(written.arrays)
+    document["members"] = [*document["members"][:2], other.document]
+    arrays |= {f"2/{name}": array for name, array in other.arrays.items()}
+    document["equal"] = {name: first for name, first in document["equal"].items() if not name.startswith("2/")}
+    write(tmp_path / "model.nbmf", document, arrays)
+    with pytest.raises(StorageError, match="not fits of the same users and items"):
+        nbmf.load(tmp_path / "model.nbmf")
+
+
+def test_members_that_claim_too_much_memory_are_refused(written, tmp_path):
+    """A small file may not stand for a thousand copies of its largest array."""
+    arrays = dict(written.arrays) | {"0/x": np.zeros(1 << 20, "u1")}
+    equal = {f"0/x{n}": "0/x" for n in range(1000)}
+    write(tmp_path / "model.nbmf", written.document | {"equal": written.document["equal"] | equal}, arrays)
+    with pytest.raises(StorageError, match="its 3 members take too much memory"):
+        nbmf.load(tmp_path / "model.nbmf")
+
+
+@pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
+def test_a_damaged_file_is_refused(tmp_path, place):
+    path = tmp_path / "model.nbmf"
+    nbmf.Blend([SLIM, FACTORS], [0.5, 0.5]).fit(data()).save(path)
+    whole = bytearray(path.read_bytes())
+    whole[int(place * len(whole))] ^= 4
+    path.write_bytes(whole)
+    with pytest.raises(StorageError):
+        nbmf.load(path)
+
+
+def test_the_page_names_every_entry(written):
+    page = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
+    section = page[page.index("## A blend") : page.index("## A model of item")]
+    known = {"kind", "version", "written_by", "settings", "members", "equal", "weights", "scales"}
+    assert set(written.document) == known - {"weights", "scales"}
+    assert all(f"`{name}`" in section for name in known - {"kind"})
 
 
 def test_an_unfitted_blend_says_so(tmp_path):
