@@ -359,7 +359,7 @@ def ask_explain(model: Any, case: Case) -> None:
 
 def ask_predictive(model: Any, case: Case) -> None:
     options = {}
-    if case.name != "NBSLIM" and case.rng.random() < 0.3:
+    if case.name not in STIFF and case.rng.random() < 0.3:
         options = {"factors": "posterior", "n_draws": 5}
     new = model.predictive(pick(case.rng, model.users_), model.items_.tolist(), **options)
     check_numbers(new.mean, "predictive.mean")

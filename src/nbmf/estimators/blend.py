@@ -104,10 +104,10 @@ class Blend(Recommender):
         if len(self.models) == 1:
             return np.ones(1)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        rest, aside = Interactions(data.users, data.items, data.matrix).split(ASIDE, seed=seed)
+        share = max(ASIDE, 1.5 / max(data.matrix.nnz, 3))  # at least one count, if there are two
+        rest, aside = Interactions(data.users, data.items, data.matrix).split(share, seed=seed)
         if not aside.nnz:
-            what = f"the data has {data.matrix.nnz} non-zero counts, too few to learn weights from"
-            raise ValueError(f"{what}; give weights=[…], one per model")
+            raise ValueError(f"{data.matrix.nnz} counts are too few to learn weights from; give one weight per model")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the fits to all of the data say it again
             members, _ = self._fitted(rest)
