@@ -118,7 +118,8 @@ def test_a_factorization(model, tmp_path):
 
 
 def test_the_other_estimators():
-    for model in (nbmf.NBSLIM(), nbmf.Averaged(nbmf.NBMF(2, max_iter=5), n_runs=2, random_state=0)):
+    average = nbmf.Averaged(nbmf.NBMF(2, max_iter=5), n_runs=2, random_state=0)
+    for model in (nbmf.NBSLIM(), average, nbmf.Blend([nbmf.NBSLIM(), average], weights="learn", random_state=0)):
         assert model.fit(small_matrix()).recommend([0, 1], n=3).items.shape == (2, 3)
     unknown = np.eye(30, 20, dtype=bool)
     assert nbmf.NBMF(2, max_iter=5, random_state=0).fit(small_matrix(), unknown=unknown).n_iter_ == 5

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from nbmf.data.interactions import Interactions
     from nbmf.data.read import read_interactions
     from nbmf.estimators.averaged import Averaged
+    from nbmf.estimators.blend import Blend
     from nbmf.estimators.comparison import ExpoMF, RandomGraphExposureMF
     from nbmf.estimators.coupled import CoupledCompoundMF
     from nbmf.estimators.factorize import MisfitWarning
@@ -34,6 +35,7 @@ __all__ = [
     "NBSLIM",
     "Averaged",
     "BinaryMF",
+    "Blend",
     "CompoundMF",
     "CoupledCompoundMF",
     "EarlyStopping",
@@ -62,6 +64,7 @@ _HOMES = {
     "data.interactions": ["Interactions"],
     "data.read": ["read_interactions"],
     "estimators.averaged": ["Averaged"],
+    "estimators.blend": ["Blend"],
     "estimators.family": ["BinaryMF", "CompoundMF", "RobustMF", "ZeroInflatedMF"],
     "estimators.comparison": ["ExpoMF", "RandomGraphExposureMF"],
     "estimators.coupled": ["CoupledCompoundMF"],

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 
+import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -13,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 import nbmf
 from helpers import interrupted_at, typed
 from nbmf.cli import main
-from nbmf.cli.options import FITTED, as_typed, make_model
+from nbmf.cli.options import COMPARED, FITTED, as_typed, make_model
 from nbmf.evaluation.experiments.tuned import TunedComparison
 from small_study import make_quick
 
@@ -85,6 +86,8 @@ def test_nbslim_has_settings_of_its_own(plays, tmp_path):
         ("nbslim", ["--user-shape", "1"]),
         ("nbslim", ["--seed", "1"]),
         ("averaged", ["--checkpoint", "c"]),
+        ("blend", ["--checkpoint", "c"]),
+        ("blend", ["--target", "counts"]),
         ("binary", ["--concentration", "2"]),
         ("nbmf", ["--penalty", "2"]),
         ("compound-geometric", ["--jumps", "logarithmic"]),
@@ -99,7 +102,7 @@ def test_what_a_model_does_not_have_is_refused(plays, tmp_path, model, option):
     assert f"{option[0]} is not a setting of the model {model}; leave it out" in refused.stderr
 
 
-@pytest.mark.parametrize("name", FITTED)
+@pytest.mark.parametrize("name", [name for name in FITTED if name in COMPARED])
 def test_whatever_a_search_finds_can_be_typed(name):
     """Each trial of `compare --tune`, typed as options of `nbmf fit`, is the model of that trial."""
     for found in TunedComparison((name,), n_trials=5).settings_of(name):
@@ -252,6 +255,25 @@ def test_evaluate_has_the_average(plays):
     assert {row["metric"]: row["mean"] for row in found["metrics"]}["ndcg_counts"] == expected
 
 
+def test_a_blend_is_fitted_and_asked_like_any_model(plays, tmp_path):
+    """The settings typed are those of its factors; its file works where any does."""
+    path, options = tmp_path / "typed", [*QUICK, "--threads", 1, "--quiet"]
+    facts = json.loads(typed("fit", plays, "-o", path, "--model", "blend", *options, "--json").stdout)
+    assert (facts["model"], facts["objective"], facts["components"]) == ("Blend", None, None)
+    starts = nbmf.Averaged(nbmf.CompoundMF(3, max_iter=5, n_threads=1), random_state=0)
+    same = nbmf.Blend([nbmf.NBSLIM(n_threads=1), starts], random_state=0).fit(nbmf.read_interactions(plays))
+    found = nbmf.load(path)
+    np.testing.assert_array_equal(found.weights_, same.weights_)
+    np.testing.assert_array_equal(found.recommend(n=3).scores, same.recommend(n=3).scores)
+    assert "Blend of" in typed("fit", plays, "-o", path, "--model", "blend", *QUICK).stdout
+    best = typed("recommend", path, "--user", found.users_[0], "--json").stdout
+    assert json.loads(best)[0]["items"][0]["item"] == found.recommend(found.users_[0], n=1).items[0, 0]
+    assert "Scores, largest first" in typed("recommend", path, "--user", found.users_[0]).stdout
+    shown = json.loads(typed("evaluate", plays, *options, "--model", "blend", "--json").stdout)
+    assert shown["model"] == "Blend"
+    assert shown["check"] is None
+
+
 def test_slow_models_say_that_they_are_fitted(plays):
     told = typed("compare", plays, "--models", "popularity,ease").stderr
     assert told.index("EASE: fitting …") < told.index("EASE: fitted in")
@@ -275,7 +297,7 @@ def test_compare_takes_all_that_is_installed(plays, monkeypatch):
     monkeypatch.setattr("nbmf.evaluation.experiments.baselines.find_spec", lambda name: None)
     told = typed("compare", plays, *QUICK, "--models", "all", "--quiet")
     rows = {line.split()[0]: line for line in told.stdout.splitlines()[2:]}
-    assert set(rows) == {*FITTED, "popularity", "ease", "kl-nmf"}
+    assert set(rows) == {*FITTED, "popularity", "ease", "kl-nmf"} - {"blend"}
     assert "the model als needs the package implicit" in told.stderr
     assert "log-likelihood" in told.stdout
 

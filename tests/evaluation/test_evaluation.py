@@ -16,7 +16,7 @@ from sklearn.metrics import average_precision_score, ndcg_score
 
 import nbmf
 from helpers import small_matrix
-from nbmf.evaluation.metrics import (
+from nbmf.estimators.metrics import (
     Standings,
     coverage,
     gains_at_least,

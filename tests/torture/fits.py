@@ -48,6 +48,8 @@ DOCUMENTED = (  # errors that a random setting or question may be answered with
     "has no likelihood of counts",
     "in cells that the fit treats as unknown",
     "the likelihood 'robust_poisson' does not define its",  # it is no distribution
+    "too few to learn weights from",
+    "as one before it; give each once",
     "the objective of item number",  # NBSLIM: counts out of the range of their numbers, with a remedy
 )
 
@@ -60,9 +62,11 @@ SHARES = {  # of the cases
     "RobustMF": 0.05,
     "BinaryMF": 0.05,
     "NBSLIM": 0.1,
-    "Averaged": 0.05,
+    "Averaged": 0.03,
+    "Blend": 0.02,
 }
-MEMBERS = "NBMF", "NBMF", "PoissonMF", "CompoundMF", "ZeroInflatedMF"  # of an average
+STIFF = "NBSLIM", "Blend"  # whose fits cannot leave cells out
+MEMBERS = "NBMF", "NBMF", "PoissonMF", "CompoundMF", "ZeroInflatedMF"  # of an average or a blend
 
 
 class FaultError(AssertionError):
@@ -100,12 +104,15 @@ class Case:
 
 
 def built(name: str, settings: dict[str, Any]) -> Any:
-    inner = settings.get("estimator")
-    return getattr(nbmf, name)(**settings | ({} if inner is None else {"estimator": built(*inner)}))
+    inner = {"estimator": lambda each: built(*each), "models": lambda several: [built(*each) for each in several]}
+    made = {key: inner[key](value) for key, value in settings.items() if key in inner}
+    return getattr(nbmf, name)(**settings | made)
 
 
 def in_python(name: str, settings: dict[str, Any]) -> str:
     words = {key: in_python(*value) if key == "estimator" else repr(value) for key, value in settings.items()}
+    if "models" in settings:
+        words["models"] = f"[{', '.join(in_python(*each) for each in settings['models'])}]"
     if not isinstance(settings.get("init", ""), str):
         words["init"] = f"({', '.join(f'np.array({values.tolist()})' for values in settings['init'])})"
     return f"nbmf.{name}({', '.join(f'{key}={value}' for key, value in words.items())})"
@@ -124,12 +131,14 @@ def draw(seed: int, number: int) -> Case:
     rng = np.random.default_rng([seed, number])
     name = str(rng.choice(list(SHARES), p=list(SHARES.values())))
     matrix = draw_matrix(rng)
-    unknown = draw_unknown(rng, matrix.shape) if name != "NBSLIM" and rng.random() < 0.15 else None
+    unknown = draw_unknown(rng, matrix.shape) if name not in STIFF and rng.random() < 0.15 else None
     if name == "NBSLIM":
         settings = draw_slim(rng)
     elif name == "Averaged":
         member = draw_factors(rng, str(rng.choice(MEMBERS)), matrix.shape)
         settings = {"estimator": member, "n_runs": int(rng.integers(1, 4)), "random_state": 0}
+    elif name == "Blend":
+        settings = draw_blend(rng, matrix.shape)
     else:
         settings = draw_factors(rng, name, matrix.shape)[1]
     return Case(name, settings, matrix, unknown, bool(rng.random() < 0.5), rng)
@@ -236,6 +245,14 @@ def draw_likelihood(rng: np.random.Generator, name: str) -> dict[str, Any]:
     return {}
 
 
+def draw_blend(rng: np.random.Generator, shape: tuple[int, int]) -> dict[str, Any]:
+    models: list[Any] = [draw_factors(rng, str(rng.choice(MEMBERS)), shape) for _ in range(rng.integers(1, 3))]
+    if rng.random() < 0.7:
+        models.insert(0, ("NBSLIM", draw_slim(rng)))
+    weights = "learn" if rng.random() < 0.7 else [1.0] + [0.0] * (len(models) - 1)
+    return {"models": models, "weights": weights, "random_state": int(rng.integers(100))}
+
+
 def draw_share(rng: np.random.Generator) -> float:
     """Return a number between 0 and 1, some of them close to an end."""
     near = 10 ** rng.uniform(-9, -1)
@@ -279,6 +296,10 @@ def check_numbers(values: Any, what: str) -> None:
 
 def check_fit(model: Any, case: Case) -> None:
     objective = model.objective_
+    if case.name == "Blend":
+        hold(abs(model.weights_.sum() - 1) < 1e-9 and (model.weights_ >= 0).all(), "weights_: do not sum to 1")
+        check_numbers(model.scales_, "scales_")
+        return
     hold(len(objective) == model.n_iter_, "objective_: not one per sweep")
     hold(np.isfinite(objective).all(), "objective_: not finite")
     if case.name == "NBSLIM":
@@ -338,7 +359,7 @@ def ask_explain(model: Any, case: Case) -> None:
 
 def ask_predictive(model: Any, case: Case) -> None:
     options = {}
-    if case.name != "NBSLIM" and case.rng.random() < 0.3:
+    if case.name not in STIFF and case.rng.random() < 0.3:
         options = {"factors": "posterior", "n_draws": 5}
     new = model.predictive(pick(case.rng, model.users_), model.items_.tolist(), **options)
     check_numbers(new.mean, "predictive.mean")
@@ -429,7 +450,7 @@ QUESTIONS: dict[str, tuple[float, Callable[[Any, Case], None]]] = {  # and how o
     "file": (0.3, ask_file),
     "again": (0.03, ask_again),
 }
-ONLY_FACTORS = "exposures", "transform", "grow"
+NOT_ASKED = {"NBSLIM": ("exposures", "transform", "grow"), "Blend": ("exposures", "transform", "grow", "score")}
 
 
 def draw_rows(rng: np.random.Generator, model: Any) -> Any:
@@ -466,7 +487,7 @@ def try_case(case: Case) -> int:
         check_fit(model, case)
         n_asked = 0
         for name, (share, ask) in QUESTIONS.items():
-            if case.rng.random() < share and not (case.name == "NBSLIM" and name in ONLY_FACTORS):
+            if case.rng.random() < share and name not in NOT_ASKED.get(case.name, ()):
                 attempt(name, lambda ask=ask: ask(model, case))
                 n_asked += 1
         return n_asked

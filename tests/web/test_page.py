@@ -439,7 +439,12 @@ def test_what_a_model_cannot_answer_is_left_out(tmp_path, visit, start, monkeypa
 
 @pytest.mark.parametrize(
     "model",
-    [nbmf.PoissonMF(3, max_iter=9), nbmf.Averaged(nbmf.NBMF(2, max_iter=9), 2), nbmf.NBSLIM(penalty=0.5)],
+    [
+        nbmf.PoissonMF(3, max_iter=9),
+        nbmf.Averaged(nbmf.NBMF(2, max_iter=9), 2),
+        nbmf.NBSLIM(penalty=0.5),
+        nbmf.Blend([nbmf.NBSLIM(penalty=0.5), nbmf.PoissonMF(3, max_iter=9)], [0.5, 0.5]),
+    ],
     ids=lambda model: type(model).__name__,
 )
 def test_other_models_have_pages_too(tmp_path, visit, start, model):
@@ -448,7 +453,7 @@ def test_other_models_have_pages_too(tmp_path, visit, start, model):
     page = visit(client)
     page.wait_for_selector(".ranked li")
     shown = [link.inner_text() for link in page.query_selector_all("#views a")]
-    if isinstance(model, nbmf.NBSLIM):
+    if isinstance(model, nbmf.NBSLIM | nbmf.Blend):
         assert shown == ["Users", "Items", "Basket", "Model"]
         page.wait_for_selector("#took-title >> text=/^History$/")
         assert not page.query_selector("#took-title ~ details")

@@ -278,6 +278,22 @@ def test_a_model_answers_what_it_has_and_no_more():
             ask()
 
 
+def test_a_blend():
+    model = nbmf.Blend([nbmf.NBSLIM(penalty=0.5), clone(MODELS[3])], [0.5, 0.5]).fit(plays())
+    views = Views(model, "mark")
+    views.warm_up()
+    able = {name for name, has in views.abilities.items() if has}
+    assert able == {"explain", "explain_for", "recommend_for", "similar_items"}
+    card = views.card()
+    assert (card["class"], card["scores_are_counts"], card["fit"]["sweeps"]) == ("Blend", False, 0)
+    assert json.loads(json.dumps(card["settings"]))["models"].startswith("[NBSLIM(penalty=0.5), Averaged(")
+    answer = views.recommend(USER, 3, 0.9)
+    assert [row["item"] for row in answer["items"]] == model.recommend(USER, n=3).items[0].tolist()
+    assert answer["no_intervals"] == "Blend has no distribution of counts, as its scores are of 'several models'"
+    why = views.explain(USER, str(answer["items"][0]["item"]), 100)
+    assert why["score"] == pytest.approx(why["prior"] + sum(part["contribution"] for part in why["parts"]))
+
+
 @pytest.mark.parametrize("target", ["counts", "log1p"])
 def test_a_model_without_factors(target):
     model = nbmf.NBSLIM(penalty=0.5, target=target, max_iter=9).fit(plays())

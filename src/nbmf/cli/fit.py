@@ -32,8 +32,8 @@ def _interval(context: click.Context, parameter: click.Parameter, value: str) ->
     help="Negative binomial factorization (nbmf), or the mean of five starts of it (averaged); Poisson factorization, "
     "of counts or of whether there is a count (binary); counts as sums of jumps (compound, compound-geometric), with "
     "zeros of users who were not exposed (zero-inflated), with outliers (robust), or only whether there is one "
-    "(bernoulli); or nbslim, weights between items, which usually ranks best and has no components, seed or "
-    "checkpoints. `nbmf choose` compares them.",
+    "(bernoulli); nbslim, weights between items, which usually ranks best and has no components, seed or checkpoints; "
+    "or blend, the weighted sum of nbslim and five starts of compound. `nbmf choose` compares them.",
 )
 @options.run_group
 @options.data_group
@@ -61,7 +61,7 @@ def fit(source: Values, output: str, model: str, settings: Values, checkpoints: 
     if checkpoints["resume"] and checkpoint is None:
         raise click.UsageError("--resume needs a checkpoint to resume from: give --checkpoint FILE")
     options.check_settings([model], settings)
-    absent = {"nbslim": ("seed", *checkpoints), "averaged": tuple(checkpoints)}
+    absent = {"nbslim": ("seed", *checkpoints), **dict.fromkeys(options.COMPOSED, tuple(checkpoints))}
     options.check_absent(model, *absent.get(model, ()))
     options.check_files({"DATA": source["data"], "--output": output, "--checkpoint": checkpoint})
     from nbmf.storage.container import check_writable  # noqa: PLC0415 (heavy modules only when the command runs)
@@ -99,13 +99,13 @@ def _report(estimator: Any, data: "nbmf.Interactions", output: str, seconds: flo
         "exposure": getattr(estimator, "exposure_", None),
         "sweeps": estimator.n_iter_,
         "ending": estimator.ending_,
-        "objective": float(estimator.objective_[-1]),
+        "objective": next(map(float, estimator.objective_[-1:]), None),
         "seconds": round(seconds, 3),
     }
     if as_json:
         show_json({**facts, "converged": estimator.converged_})
         return
     words = {name: f"{value:,}" if isinstance(value, int | float) else str(value) for name, value in facts.items()}
-    words |= {"objective": f"{facts['objective']:,.1f}", "seconds": f"{seconds:,.1f}"}
+    words |= {name: f"{facts[name]:,.1f}" for name in ("objective", "seconds") if facts[name] is not None}
     rows = [[name, words[name]] for name, value in facts.items() if value is not None]
     show(f"{type(estimator).__name__} of {data.n_users:,} users and {data.n_items:,} items", ["", ""], rows[1:], left=2)

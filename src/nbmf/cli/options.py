@@ -25,13 +25,17 @@ ESTIMATORS = {
     "robust": "RobustMF",
     "bernoulli": "BinaryMF",
     "averaged": "NBMF",
+    "blend": "CompoundMF",  # whose settings can be typed
 }
 FIXED: dict[str, Values] = {"binary": {"binarize": True}, "compound-geometric": {"jumps": "geometric"}}
 """What makes a model of its estimator."""
-FITTED = tuple(ESTIMATORS)
-MODELS = FITTED[:-1]
+FITTED, COMPOSED = tuple(ESTIMATORS), ("averaged", "blend")
+MODELS = tuple(name for name in FITTED if name not in COMPOSED)
 JUDGED = (*MODELS[:4], "popularity")
-COMPARED = (*FITTED, "popularity", "ease", "edlae", "slim", "rp3beta", "knn", "als", "ials", "bpr", "hpf", "kl-nmf")
+COMPARED = (
+    *(*MODELS, "averaged"),
+    *("popularity", "ease", "edlae", "slim", "rp3beta", "knn", "als", "ials", "bpr", "hpf", "kl-nmf"),
+)
 """The names of `nbmf.evaluation.experiments.baselines.BASELINES`, which would take a second to import."""
 IN_PYTHON = {"components": "n_components", "seed": "random_state", "threads": "n_threads"}  # where names differ
 
@@ -296,10 +300,13 @@ def split_data(
 def make_model(name: str, settings: Values, found: Mapping[str, Any] | None = None) -> Any:
     """Return the estimator of this name with the settings as typed or, in their place, as a search has found them."""
     own = {**settings_of(name, settings), **(found or {}), **FIXED.get(name, {}), "verbose": not settings.get("quiet")}
-    if name == "averaged":
-        seed = own.pop("random_state")
-        return nbmf.Averaged(nbmf.NBMF(**own), random_state=seed)
-    return getattr(nbmf, ESTIMATORS[name])(**own)
+    if name not in COMPOSED:
+        return getattr(nbmf, ESTIMATORS[name])(**own)
+    seed = own.pop("random_state")
+    starts = nbmf.Averaged(getattr(nbmf, ESTIMATORS[name])(**own), random_state=seed)
+    shared = {key: own[key] for key in ("n_threads", "verbose") if key in own}
+    blended = [nbmf.NBSLIM(**shared), starts]
+    return starts if name == "averaged" else nbmf.Blend(blended, random_state=seed)
 
 
 def settings_of(name: str, settings: Values) -> Values:

@@ -1,7 +1,7 @@
 """`Averaged`: several starts, one model. The mean of their scores ranks better than any of them."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -11,13 +11,32 @@ from sklearn.utils import check_random_state
 
 from nbmf.estimators.factorization import Factorization
 from nbmf.estimators.factorize import MisfitWarning, check_seed, check_whole
-from nbmf.estimators.files import save_average
 from nbmf.estimators.fit import AverageFit
 from nbmf.estimators.nbmf import NBMF
 from nbmf.inference.run import Algorithm
-from nbmf.storage.container import Path
 
 SAID_ONCE = (ConvergenceWarning, MisfitWarning)  # with the number of members that say it
+
+
+def fit_each(models: Iterable[Any], X: Any, said: list[dict[Any, Any]], **control: Any) -> Iterator[Any]:
+    """Fit estimators one after another, and yield each; what `warn_once` is to repeat is added to `said`."""
+    for model in models:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.fit(X, **control)
+        said.append({warning.category: warning.message for warning in caught if warning.category in SAID_ONCE})
+        for warning in caught:
+            if warning.category not in SAID_ONCE:
+                warnings.warn(warning.message, warning.category, stacklevel=3)
+        yield model
+
+
+def warn_once(said: Sequence[dict[Any, Any]], n_members: int) -> None:
+    """Repeat the first warning of each kind, with the number of members that gave one."""
+    for kind in SAID_ONCE:
+        texts = [str(one[kind]) for one in said if kind in one]
+        if texts:
+            warnings.warn(f"{len(texts)} of {n_members} members: {texts[0]}", kind, stacklevel=3)
 
 
 def _of_the_members(name: str) -> Any:
@@ -83,26 +102,12 @@ class Averaged(Factorization):
             )
         rng = check_random_state(self.random_state)
         seeds = [int(rng.randint(np.iinfo(np.int32).max)) for _ in range(self.n_runs)]
-        members, said = [], []
-        for seed in seeds:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                members.append(clone(self._example).set_params(random_state=seed).fit(X, **control))
-            said.append({warning.category: warning.message for warning in caught if warning.category in SAID_ONCE})
-            for warning in caught:
-                if warning.category not in SAID_ONCE:
-                    warnings.warn(warning.message, warning.category, stacklevel=2)
+        said = list[dict[Any, Any]]()
+        starts = (clone(self._example).set_params(random_state=seed) for seed in seeds)
+        members = list(fit_each(starts, X, said, **control))
         self._unite(members)
-        for kind in SAID_ONCE:
-            texts = [str(one[kind]) for one in said if kind in one]
-            if texts:
-                warnings.warn(f"{len(texts)} of {len(members)} members: {texts[0]}", kind, stacklevel=2)
+        warn_once(said, len(members))
         return self
-
-    def save(self, path: Path) -> None:
-        """Write all members to one file, from which `nbmf.load(path)` restores their average."""
-        self._check_unchanged()
-        save_average(path, self)
 
     @property
     def _example(self) -> Any:

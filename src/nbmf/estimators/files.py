@@ -6,6 +6,7 @@ Old files stay readable: UPGRADES turns the contents of each earlier version int
 import os
 from collections.abc import Callable
 from dataclasses import fields, replace
+from hashlib import sha256
 from importlib.metadata import version
 from reprlib import repr as shortened
 from typing import Any
@@ -13,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from nbmf.data.interactions import FORMS
+from nbmf.estimators.blend_fit import BlendFit
 from nbmf.estimators.comparison_fit import CoupledFit, RidgeFit
 from nbmf.estimators.encoder_fit import EncoderFit
-from nbmf.estimators.fit import FactorFit, FitResult
+from nbmf.estimators.fit import AverageFit, FactorFit, FitResult
 from nbmf.estimators.weight_fit import WeightFit
 from nbmf.inference.comparison import ExposedRidge
 from nbmf.inference.run import Ending
@@ -23,7 +25,7 @@ from nbmf.model import Model
 from nbmf.model.factors import largest
 from nbmf.model.likelihood import Poisson
 from nbmf.storage import codec
-from nbmf.storage.container import Arrays, Contents, Path, StorageError, open_as, unwritten, write
+from nbmf.storage.container import Array, Arrays, Contents, Path, StorageError, open_as, unwritten, write
 
 VERSION = 1
 UPGRADES: dict[int, Callable[[Contents], Contents]] = {}
@@ -64,27 +66,12 @@ Saved = tuple[str, dict[str, Any], Any]
 
 
 def save(path: Path, estimator: Any, fit: FitResult) -> None:
-    """Write a model file: the name of an estimator, its settings, and what it found."""
+    """Write a model file: the name of an estimator, its settings, and what it found; of several, those of each."""
     arrays: Arrays = {}
     document = _pack(path, estimator, fit, arrays)
-    kind = KIND_OF.get(type(fit), "model")
-    _write(path, kind, document, arrays, READERS[kind])
-
-
-def save_average(path: Path, average: Any) -> None:
-    """Write the members of an average, each as in a model file; an array that equals the first's is stored once."""
-    arrays: Arrays = {}
-    documents = []
-    for n, member in enumerate(average.members_):
-        own: Arrays = {}
-        documents.append(_pack(path, member, member.result_, own))
-        for key, array in own.items():
-            first = arrays.get(f"0/{key}")
-            if first is None or first.dtype != array.dtype or not np.array_equal(first, array):
-                arrays[f"{n}/{key}"] = array
-    settings = codec.pack_settings({"n_runs": average.n_runs, "random_state": average.random_state}, arrays)
-    check_settings(path, average)
-    _write(path, "average", {"settings": settings, "members": documents}, arrays, read_average)
+    opening = {"kind": document["kind"], "version": VERSION, "written_by": f"nbmf {version('nbmf')}"}
+    READERS[document["kind"]](unwritten(path, opening | document, arrays))  # what is written can be read
+    write(path, opening | document, arrays)
 
 
 def check_settings(path: Path, estimator: Any) -> None:
@@ -194,6 +181,34 @@ def read_average(source: Path | Contents) -> tuple[dict[str, Any], list[Saved]]:
     return codec.unpack_settings(contents), members
 
 
+def read_blend(source: Path | Contents) -> tuple[dict[str, Any], Array, Array, list[tuple[str, Any]]]:
+    """Return the settings of a blend, its weights and scales, and its members: kinds, and what their readers return."""
+    contents = open_as("blend", source, VERSION)
+    documents, number = contents.value("members", list), contents.value("version", int)
+    equal, arrays, members = contents.value("equal", dict), dict(contents.arrays), list[tuple[str, Any]]()
+    if not documents or not all(isinstance(document, dict) for document in documents):
+        raise contents.fault("it has no members")
+    if not all(isinstance(first, str) and first in contents.arrays for first in equal.values()):
+        raise contents.fault("it says of arrays that they equal others, which it does not have")
+    arrays |= {key: contents.arrays[first] for key, first in equal.items()}
+    weights, scales = (contents.array(name, "f", len(documents)).astype(np.float64) for name in ("weights", "scales"))
+    if not (np.all((weights >= 0) & (scales > 1e-150) & (scales < 1e150)) and abs(weights.sum() - 1) < 1e-5):
+        raise contents.fault("its weights are not numbers from 0 that sum to 1, or its scales not positive numbers")
+    taken, held = 0, sum(array.nbytes for array in contents.arrays.values())
+    for n, document in enumerate(documents):
+        own = {key.removeprefix(f"{n}/"): array for key, array in arrays.items() if key.startswith(f"{n}/")}
+        taken += sum(array.nbytes for array in own.values())
+        codec.check_room(contents, f"its {len(documents)} members take too much memory", taken, held)
+        kind = str(document.get("kind"))
+        if kind not in READERS or kind == "blend":
+            raise contents.fault(f"one of its members is {shortened(kind)}")
+        members.append((kind, READERS[kind](replace(contents, document={**document, "version": number}, arrays=own))))
+        fits = [saved[1][0][-1] if kind == "average" else saved[-1] for kind, saved in (members[0], members[n])]
+        if not _same_ids(*fits):
+            raise contents.fault("its members are not fits of the same users and items")
+    return codec.unpack_settings(contents), weights, scales, members
+
+
 def _same_ids(one: FitResult, other: FitResult) -> bool:
     return np.array_equal(one.users, other.users) and np.array_equal(one.items, other.items)
 
@@ -205,14 +220,10 @@ def _form(member: Saved) -> tuple[Any, ...]:
     return name, fit.dtype, likelihood.kind, [np.shape(value) for value in likelihood.parameters.values()]
 
 
-def _write(path: Path, kind: str, document: dict[str, Any], arrays: Arrays, read: Callable[[Contents], Any]) -> None:
-    """Write what `read` accepts."""
-    opening = {"kind": kind, "version": VERSION, "written_by": f"nbmf {version('nbmf')}"}
-    read(unwritten(path, opening | document, arrays))
-    write(path, opening | document, arrays)
-
-
 def _pack(path: Path, estimator: Any, fit: Any, arrays: Arrays) -> dict[str, Any]:
+    if isinstance(fit, AverageFit | BlendFit):
+        check_settings(path, estimator)
+        return (_pack_average if isinstance(fit, AverageFit) else _pack_blend)(path, estimator, arrays)
     name, settings = type(estimator).__name__, estimator.get_params(deep=False)
     kind = KIND_OF.get(type(fit), "model")
     if name not in KNOWN[kind]:
@@ -225,6 +236,7 @@ def _pack(path: Path, estimator: Any, fit: Any, arrays: Arrays) -> dict[str, Any
         changed = f"was fitted to {fit.input!r} of the data, and its settings now say {estimator._input()!r}"
         raise StorageError(f"{os.fspath(path)}: the model {changed}; set them back, or fit it again")
     shared = {
+        "kind": kind,
         "class": name,
         "settings": packed,
         "user_ids": codec.pack_ids("user_ids", fit.users, arrays),
@@ -234,6 +246,39 @@ def _pack(path: Path, estimator: Any, fit: Any, arrays: Arrays) -> dict[str, Any
         "ending": fit.ending.value,
     }
     return shared | PACKERS[kind](fit, arrays)
+
+
+def _pack_average(path: Path, average: Any, arrays: Arrays) -> dict[str, Any]:
+    """Pack the members of an average; an array that equals the first's is stored once."""
+    documents = []
+    for n, member in enumerate(average.members_):
+        own: Arrays = {}
+        documents.append(_pack(path, member, member.result_, own))
+        del documents[n]["kind"]
+        for key, array in own.items():
+            first = arrays.get(f"0/{key}")
+            if first is None or first.dtype != array.dtype or not np.array_equal(first, array):
+                arrays[f"{n}/{key}"] = array
+    settings = codec.pack_settings({"n_runs": average.n_runs, "random_state": average.random_state}, arrays)
+    return {"kind": "average", "settings": settings, "members": documents}
+
+
+def _pack_blend(path: Path, blend: Any, arrays: Arrays) -> dict[str, Any]:
+    """Pack the members of a blend, each as in a file of its own; arrays that are equal are stored once."""
+    documents, equal, stored = [], dict[str, str](), dict[Any, str]()
+    for n, member in enumerate(blend.members_):
+        own: Arrays = {}
+        documents.append(_pack(path, member, member.result_, own))
+        for key, array in own.items():
+            identity = str(array.dtype), array.shape, sha256(array.tobytes()).digest()
+            if (first := stored.setdefault(identity, f"{n}/{key}")) in arrays:
+                equal[f"{n}/{key}"] = first
+            else:
+                arrays[first] = array
+    arrays |= {"weights": blend.weights_, "scales": blend.scales_}
+    learned = {"weights": blend.weights} if isinstance(blend.weights, str) else {}
+    settings = codec.pack_settings({"random_state": blend.random_state, **learned}, arrays)
+    return {"kind": "blend", "settings": settings, "members": documents, "equal": equal}
 
 
 def _pack_factors(fit: FactorFit, arrays: Arrays) -> dict[str, Any]:
@@ -342,10 +387,12 @@ PACKERS: dict[str, Callable[[Any, Arrays], dict[str, Any]]] = {
     "ridge model": _pack_ridge,
     "coupled model": _pack_coupled,
 }
-READERS: dict[str, Callable[[Path | Contents], Saved]] = {
+READERS: dict[str, Callable[[Path | Contents], Any]] = {
     "model": read_model,
     "encoder model": read_encoder,
     "item-item model": read_weights,
     "ridge model": read_ridge,
     "coupled model": read_coupled,
+    "average": read_average,
+    "blend": read_blend,
 }

@@ -20,12 +20,12 @@ from nbmf.data.interactions import Interactions
 from nbmf.estimators.base import Recommender
 from nbmf.estimators.factorize import check_seed
 from nbmf.estimators.family import BinaryMF, CompoundMF, RobustMF, ZeroInflatedMF
+from nbmf.estimators.metrics import check_whole
 from nbmf.estimators.nbmf import NBMF, PoissonMF
 from nbmf.estimators.table import RowTable, Shown
 from nbmf.evaluation.compare import Comparison, compare
 from nbmf.evaluation.held_out import Parts, sampled
 from nbmf.evaluation.judging import GOAL, Entrant, Finding
-from nbmf.evaluation.metrics import check_whole
 from nbmf.evaluation.resampling import intervals, resampled_ratios
 from nbmf.inference.progress import RunsProgress
 

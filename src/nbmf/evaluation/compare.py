@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from nbmf.estimators.metrics import Array, check_whole
 from nbmf.estimators.table import RowTable, Shown
 from nbmf.evaluation.evaluate import Evaluation
-from nbmf.evaluation.metrics import Array, check_whole
 from nbmf.evaluation.resampling import intervals, resampled_means
 
 Evaluations = Evaluation | Sequence[Evaluation]

@@ -18,10 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from nbmf.data.ids import check_same
 from nbmf.data.interactions import Ids, Interactions
+from nbmf.estimators.blend_fit import BlendFit
 from nbmf.estimators.fit import FactorFit, FitResult
-from nbmf.estimators.ranking import FactorScores, ModelScores, Places, Report, Rows, Scores, Top, walk
-from nbmf.estimators.table import RowTable, Shown
-from nbmf.evaluation.metrics import (
+from nbmf.estimators.metrics import (
     Gains,
     Standings,
     check_whole,
@@ -33,6 +32,8 @@ from nbmf.evaluation.metrics import (
     proportional_gains,
     scaled_gains,
 )
+from nbmf.estimators.ranking import FactorScores, ModelScores, Places, Report, Rows, Scores, Top, walk
+from nbmf.estimators.table import RowTable, Shown
 from nbmf.evaluation.resampling import Metric, summaries
 
 
@@ -280,7 +281,7 @@ def scores_of(model: Judged, train: Interactions, *, intensities: bool = False) 
             raise TypeError(f"a model given as arrays is a pair (W, H); got {len(model)} arrays")
         return _from_factors(*model, train)
     fit = getattr(model, "result_", None)
-    if isinstance(fit, FactorFit) and not intensities:
+    if isinstance(fit, FactorFit | BlendFit) and not intensities:
         scores: Scores = fit.scores()
         return _from_factors(scores.users, scores.items, train) if isinstance(scores, FactorScores) else scores
     if isinstance(model, Factorized):

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from nbmf.estimators.metrics import check_whole
 from nbmf.evaluation.evaluate import evaluate
-from nbmf.evaluation.metrics import check_whole
 from nbmf.evaluation.predictive import log_likelihood
 from nbmf.inference.run import Snapshot
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from nbmf.data import how_to_install
 from nbmf.data.interactions import Interactions
+from nbmf.estimators.metrics import check_whole
 from nbmf.estimators.nbmf import NBMF
 from nbmf.estimators.table import RowTable, Shown, first_rows
 from nbmf.evaluation.evaluate import fingerprint
-from nbmf.evaluation.metrics import check_whole
 from nbmf.evaluation.stopping import EarlyStopping
 from nbmf.inference.progress import RunsProgress
 

@@ -83,6 +83,8 @@ const factorsCard = (found) =>
     barList(found.factors.map((one) => ({ label: factorLink(one), share: one.share, value: percent(one.share) }))),
   );
 
+const ALIKE = { Blend: "1 is what every model finds most similar, 0 what none does." };
+
 function alikeCard(found, card) {
   if (!card.can.similar_items) return null;
   const place = h("div", {});
@@ -93,7 +95,7 @@ function alikeCard(found, card) {
     "section",
     { className: "card", "aria-labelledby": "alike-title" },
     h("h2", { id: "alike-title" }, "Similar items"),
-    h("p", { className: "hint" }, card.can.factors ? "1 is the same mix of factors, 0 nothing in common." : "By how strongly each predicts the other."),
+    h("p", { className: "hint" }, ALIKE[card.class] ?? (card.can.factors ? "1 is the same mix of factors, 0 nothing in common." : "By how strongly each predicts the other.")),
     place,
   );
 }
