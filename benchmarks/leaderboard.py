@@ -50,7 +50,18 @@ CAPTION = (
     "Round and orange: NBMF, its relatives, its average and NBSLIM. "
     "A bar is the 95 % interval of the difference to the best."
 )
-OURS = ("nbmf", "compound", "compound-geometric", "zero-inflated", "robust", "bernoulli", "averaged", "nbslim")
+OURS = (
+    "nbmf",
+    "compound",
+    "compound-geometric",
+    "zero-inflated",
+    "robust",
+    "bernoulli",
+    "averaged",
+    "nbslim",
+    "nbfism",
+    "blend",
+)
 SIZE = (6.4, 4.4)  # inches
 LEAST_SECONDS = 1e-3  # shorter times are hardly measured
 MARK_PIXELS = 3.0  # half the width of a mark

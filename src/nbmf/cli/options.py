@@ -24,8 +24,9 @@ ESTIMATORS = {
     "zero-inflated": "ZeroInflatedMF",
     "robust": "RobustMF",
     "bernoulli": "BinaryMF",
+    "nbfism": "NBFISM",
     "averaged": "NBMF",
-    "blend": "CompoundMF",  # whose settings can be typed
+    "blend": "NBFISM",  # whose settings can be typed
 }
 FIXED: dict[str, Values] = {"binary": {"binarize": True}, "compound-geometric": {"jumps": "geometric"}}
 """What makes a model of its estimator."""
@@ -33,7 +34,7 @@ FITTED, COMPOSED = tuple(ESTIMATORS), ("averaged", "blend")
 MODELS = tuple(name for name in FITTED if name not in COMPOSED)
 JUDGED = (*MODELS[:4], "popularity")
 COMPARED = (
-    *(*MODELS, "averaged"),
+    *(*MODELS, *COMPOSED),
     *("popularity", "ease", "edlae", "slim", "rp3beta", "knn", "als", "ials", "bpr", "hpf", "kl-nmf"),
 )
 """The names of `nbmf.evaluation.experiments.baselines.BASELINES`, which would take a second to import."""
@@ -303,10 +304,10 @@ def make_model(name: str, settings: Values, found: Mapping[str, Any] | None = No
     if name not in COMPOSED:
         return getattr(nbmf, ESTIMATORS[name])(**own)
     seed = own.pop("random_state")
-    starts = nbmf.Averaged(getattr(nbmf, ESTIMATORS[name])(**own), random_state=seed)
+    if name == "averaged":
+        return nbmf.Averaged(nbmf.NBMF(**own), random_state=seed)
     shared = {key: own[key] for key in ("n_threads", "verbose") if key in own}
-    blended = [nbmf.NBSLIM(**shared), starts]
-    return starts if name == "averaged" else nbmf.Blend(blended, random_state=seed)
+    return nbmf.Blend([nbmf.NBSLIM(**shared), nbmf.NBFISM(**own, random_state=seed)], random_state=seed)
 
 
 def settings_of(name: str, settings: Values) -> Values:

@@ -12,7 +12,9 @@ from typing import Any, cast
 from nbmf.data import how_to_install
 from nbmf.data.interactions import Interactions
 from nbmf.estimators.averaged import Averaged
+from nbmf.estimators.blend import Blend
 from nbmf.estimators.family import BinaryMF, CompoundMF, RobustMF, ZeroInflatedMF
+from nbmf.estimators.fism import NBFISM
 from nbmf.estimators.nbmf import NBMF, PoissonMF
 from nbmf.estimators.slim import NBSLIM
 from nbmf.evaluation.evaluate import Judged
@@ -50,6 +52,11 @@ def _fit_own(make: Callable[..., Any], train: Interactions, seed: int, n_threads
     return cast(Judged, make(random_state=seed, n_threads=n_threads, **settings).fit(train))
 
 
+def _fit_blend(train: Interactions, seed: int, n_threads: int, **settings: Any) -> Judged:
+    members = [NBSLIM(n_threads=n_threads), NBFISM(random_state=seed, n_threads=n_threads, **settings)]
+    return cast(Judged, Blend(members, random_state=seed).fit(train))
+
+
 def check_installed(model: str) -> None:
     """Raise ModuleNotFoundError, with the command to type, if a model's package is missing."""
     package = BASELINES[model].package
@@ -77,6 +84,14 @@ _SLIM_SPACE: Space = {
     "target": INPUTS,
     "tol": (0.5, 10.0),
 }
+_FISM_SPACE: Space = {
+    "n_components": (50, 400),
+    "penalty": (1.0, 100.0),
+    "input": INPUTS,
+    "target": INPUTS,
+    "tol": (5e-5, 1e-3),
+}
+_BLEND_SPACE: Space = {"n_components": (50, 400), "penalty": (1.0, 100.0)}
 _JUMP_SPACE: Space = {**_PF_SPACE, "jump": ("learn", "learn_per_item")}
 _ZERO_SPACE: Space = {**_PF_SPACE, "probability": ("learn", "learn_per_user")}
 _ROBUST_SPACE: Space = {**_PF_SPACE, "penalty": (3.0, 300.0)}
@@ -200,5 +215,7 @@ BASELINES: dict[str, Baseline] = {
         _SLIM_SPACE,
         random=False,
     ),
+    "nbfism": Baseline("NBFISM", partial(_fit_own, NBFISM), _own_defaults(NBFISM(), *_FISM_SPACE), _FISM_SPACE),
+    "blend": Baseline("NBSLIM and NBFISM, blended", _fit_blend, _own_defaults(NBFISM(), *_BLEND_SPACE), _BLEND_SPACE),
 }
 """The models by the names typed on the command line."""
