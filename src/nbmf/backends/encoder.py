@@ -182,40 +182,16 @@ def _without_diagonal(square: Array) -> Array:
     return square
 
 
-def exposed_inputs(counts: EncoderCounts, outputs: Array) -> Array:
-    """Return (Σ_u x_uj + ρ) Σ_{i≠j} H_ik, what V is exposed to where every exposure is 1."""
-    return _others(outputs, np.ones(len(outputs)), counts.met)
-
-
-def exposed_outputs(counts: EncoderCounts, inputs: Array, known: NDArray[np.float64] | float) -> Array:
-    """Return Σ_{j≠i} (Σ_u x_uj + ρ) V_jk, and the number of known cells, what [H | b] is exposed to there."""
-    found = np.empty((len(inputs), inputs.shape[1] + 1), inputs.dtype)
-    found[:, :-1], found[:, -1] = _others(inputs, counts.met, np.ones(len(inputs))), known
-    return found
-
-
 def evidence_of_all(counts: EncoderCounts, one: Encoder) -> float:
     """Return −Σ_ui μ_ui − ρ ΣB over every cell, the part of a log-likelihood that its zeros bring."""
     (V, H, b), met = one, counts.met
     own = sum(float(met[rows] @ np.einsum("jk,jk->j", V[rows], H[rows], dtype=np.float64)) for rows in _blocks(len(V)))
-    sums = _weighed(V, met), _weighed(H, np.ones(len(H)))
+    sums = weighed_sum(V, met), weighed_sum(H, np.ones(len(H)))
     return float(own - sums[0] @ sums[1] - counts.by_user.shape[0] * b.sum(dtype=np.float64))
 
 
-def _others(values: Array, weights: NDArray[np.float64], scales: NDArray[np.float64]) -> Array:
-    """Return for each row the weighted sum of all other rows, times the row's scale.
-
-    A row that is all of a sum but rounding leaves nothing of it.
-    """
-    total, found = _weighed(values, weights), np.empty_like(values)
-    least = OWN * float(np.finfo(values.dtype).eps) * total
-    for rows in _blocks(len(values)):
-        left = total - weights[rows, None] * values[rows]
-        found[rows] = np.where(left > least, left, 0.0) * scales[rows, None]
-    return found
-
-
-def _weighed(values: Array, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def weighed_sum(values: Array, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the weighted sum of the rows, in double precision."""
     parts = [weights[rows] @ values[rows].astype(np.float64) for rows in _blocks(len(values))]
     return np.asarray(np.sum(parts, axis=0))
 

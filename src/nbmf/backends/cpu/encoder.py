@@ -22,18 +22,23 @@ from nbmf.backends.cpu.encode import (
     expose_rows,
     gather_rows,
     intensity_rows,
+    others_rows,
     project_rows,
+    quotient_rows,
 )
 from nbmf.backends.cpu.passes import Cpu, _not_below_zero, _unsigned
 from nbmf.backends.encoder import (
+    OWN,
     Encoder,
     EncoderCounts,
     evidence_of_all,
-    exposed_inputs,
-    exposed_outputs,
     starts_of,
+    weighed_sum,
 )
 from nbmf.backends.threads import one_blas_thread
+from nbmf.model.factors import Factor, Point, largest
+
+ENTRIES_PER_WORK = 16  # entries of a row that take as long as one non-zero does
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,7 @@ class CpuEncoder(Cpu):
             self._share_out((walk[0], gather))
         allocated = np.column_stack((to_outputs, (b * to_intercepts).astype(b.dtype)))
         if inferred.exposed is None:
-            return Sums(to_inputs, exposed_inputs(counts, H)), allocated
+            return Sums(to_inputs, self._others(H, np.ones(len(H)), counts.met)), allocated
         exposed = counts.penalty * (H.sum(axis=0, dtype=np.float64) - H)
         for walk, users in _by_block(counts):
             of_users = inferred.exposed.users[users]
@@ -137,7 +142,8 @@ class CpuEncoder(Cpu):
         """Return what [H | b] is exposed to, with a V that may be newer."""
         exposed, by_user = inferred.exposed, counts.by_user
         if exposed is None:
-            return exposed_outputs(counts, inputs, float(by_user.shape[0]))
+            others = self._others(inputs, counts.met, np.ones(len(inputs)))
+            return np.column_stack((others, np.full(len(inputs), by_user.shape[0], inputs.dtype)))
         projected = np.empty((by_user.shape[0], inputs.shape[1]), inputs.dtype)
         walk = (by_user.indptr, _unsigned(by_user.indices), counts.inputs)
         self._share_out((by_user.indptr, (project_rows, *walk, inputs, projected)))
@@ -148,6 +154,21 @@ class CpuEncoder(Cpu):
             cells = (counts.inputs, exposed.excess, exposed.exposures)
             self._share_out((walk[0], (expose_outputs, *walk, *cells, inputs, projected[users], found)))
         return _not_below_zero(found).astype(inputs.dtype)
+
+    def quotient(self, factor: Factor, sums: Sums) -> Point:
+        """Return allocated / exposed, Eqs. (nmfH) and (nmfW)."""
+        old, found = factor.mean, np.empty_like(factor.mean)
+        loop = (quotient_rows, old, sums.allocated, sums.exposed, old.dtype.type(largest(old.dtype)), found)
+        self._share_out((np.arange(len(old) + 1) * (old.shape[1] // ENTRIES_PER_WORK), loop))
+        return Point(found)
+
+    def _others(self, values: Array, weights: NDArray[np.float64], scales: NDArray[np.float64]) -> Array:
+        """Return for each row the weighted sum of all other rows, times the row's scale."""
+        total, found = weighed_sum(values, weights), np.empty_like(values)
+        least = OWN * float(np.finfo(values.dtype).eps) * total
+        loop = (others_rows, values, weights, scales, total, least, found)
+        self._share_out((np.arange(len(values) + 1) * (values.shape[1] // ENTRIES_PER_WORK), loop))
+        return found
 
 
 def _by_block(counts: EncoderCounts) -> list[tuple[tuple[Any, ...], slice]]:
