@@ -15,7 +15,7 @@ import pytest
 import helpers
 import nbmf
 import nbmf.cli.serve
-from helpers import child
+from helpers import child, interrupted_at
 from nbmf.web.reload import ServedModel, history_of
 from serving import TOKEN, Client, wait_for, write_model
 from small_study import write_plays
@@ -122,6 +122,20 @@ def test_explore_fits_once_and_again_when_the_data_is_newer(tmp_path, started, m
     assert "plays.nbmf: written" in typed("explore", plays, *QUICK, "--refit", "--model", "poisson")
     assert isinstance(nbmf.load("plays.nbmf"), nbmf.PoissonMF)
     assert [path for path, _ in started] == ["plays.nbmf"] * 4
+
+
+def test_ctrl_c_during_its_fit_ends_explore(tmp_path, started, monkeypatch):
+    """It went on to serve the unfinished model, and would have shown it from then on."""
+    monkeypatch.chdir(tmp_path)
+    plays = write_plays(tmp_path)
+    kept = {path.name for path in tmp_path.iterdir()}
+    with monkeypatch.context() as patched:
+        interrupted_at(2, patched)
+        told = typed("explore", plays, *QUICK, code=130)
+    assert told.endswith("interrupted; plays.nbmf was not written\n")
+    assert started == []
+    assert {path.name for path in tmp_path.iterdir()} == kept
+    assert "plays.nbmf: written" in typed("explore", plays, *QUICK)
 
 
 def test_explore_does_not_show_a_model_of_other_settings(tmp_path, started, monkeypatch):

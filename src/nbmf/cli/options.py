@@ -1,6 +1,7 @@
 """Options that several commands share, and the data and models they describe."""
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce, wraps
 from typing import Any, NoReturn
@@ -300,6 +301,15 @@ def make_model(name: str, settings: Values, found: Mapping[str, Any] | None = No
         seed = own.pop("random_state")
         return nbmf.Averaged(nbmf.NBMF(**own), random_state=seed)
     return getattr(nbmf, ESTIMATORS[name])(**own)
+
+
+def fit_whole(model: Any, data: "nbmf.Interactions", kept: str, **control: Any) -> Any:
+    """Fit a model and return it. Ctrl-C, with which a fit returns early, ends the command and says what is `kept`."""
+    warnings.filterwarnings("ignore", "fit interrupted")  # reported below
+    model.fit(data, **control)
+    if model.ending_ == "interrupted":
+        raise KeyboardInterrupt(kept)  # what was temporary goes on the way out
+    return model
 
 
 def settings_of(name: str, settings: Values) -> Values:

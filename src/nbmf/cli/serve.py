@@ -158,13 +158,17 @@ def _fit(source: Values, path: str, names: str | None, model: str, settings: Val
 
 
 def fit_and_keep(estimator: Any, data: "nbmf.Interactions", path: str) -> Any:
-    """Fit a model, write it and, to a second file beside it, the seconds up to each sweep; return the model."""
+    """Fit a model, write it and, to a second file beside it, the seconds up to each sweep; return the model.
+
+    After Ctrl-C nothing is written: `explore` would show the unfinished model from then on.
+    """
     from nbmf.storage.container import check_place, replacing, seal  # noqa: PLC0415
     from nbmf.web.reload import history_of  # noqa: PLC0415
 
     seconds: list[float] = []
     watch = Stopwatch()
-    estimator.fit(data, callbacks=[lambda _: seconds.append(round(watch.seconds, 4))])
+    watching = [lambda _: seconds.append(round(watch.seconds, 4))]
+    options.fit_whole(estimator, data, f"{path} was not written", callbacks=watching)
     estimator.save(path)
     with replacing(check_place(history_of(path))) as temporary, open(temporary, "w", encoding="utf-8") as stream:
         json.dump({"model": seal(path), "seconds": seconds}, stream)

@@ -54,7 +54,8 @@ class BadInputError(click.ClickException):
 def sentences() -> Iterator[None]:
     """Report bad input as a sentence with exit code 2, each warning as one note, and Ctrl-C with exit code 130.
 
-    SIGTERM ends a command with exit code 143, after its temporary files and processes.
+    What was left behind is the text of a KeyboardInterrupt, if it has one. SIGTERM ends a command with exit code 143,
+    after its temporary files and processes.
     """
     presses: list[Any] = []
     terminated: list[Any] = []
@@ -95,7 +96,8 @@ def sentences() -> Iterator[None]:
         if terminated:
             sys.exit(TERMINATED)
         if presses or isinstance(error, KeyboardInterrupt):
-            end_interrupted("nothing was written")
+            told = str(error) if isinstance(error, KeyboardInterrupt) else ""
+            end_interrupted(told or "nothing was written")
         if not isinstance(error, KeyError | ValueError | OSError | ModuleNotFoundError):
             raise
         # the text of a KeyError is its argument in quotes
