@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -136,6 +137,25 @@ def test_ctrl_c_during_its_fit_ends_explore(tmp_path, started, monkeypatch):
     assert started == []
     assert {path.name for path in tmp_path.iterdir()} == kept
     assert "plays.nbmf: written" in typed("explore", plays, *QUICK)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_no_server_starts_after_a_signal_that_a_library_has_lost(tmp_path, monkeypatch, number, code):
+    class Server:
+        def run(self, sockets):
+            raise AssertionError("it serves")
+
+    def make_server(*settings):
+        try:
+            os.kill(os.getpid(), number)
+        except (KeyboardInterrupt, SystemExit):
+            return Server()
+
+    monkeypatch.setattr("nbmf.web.process.make_server", make_server)
+    write_model(tmp_path / "model.nbmf")
+    told = typed("serve", tmp_path / "model.nbmf", "--port", 0, code=code)
+    assert "serving at" not in told
+    assert ("interrupted; nothing was served" in told) == (number == signal.SIGINT)
 
 
 def test_explore_does_not_show_a_model_of_other_settings(tmp_path, started, monkeypatch):

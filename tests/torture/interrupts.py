@@ -176,7 +176,8 @@ def disturb(command: Command, folder: Path, number: int, after_s: float) -> str:
         except subprocess.TimeoutExpired:
             return f"still runs {LIMIT_S:.0f} s after the signal"
         code = running.returncode
-    early = number == signal.SIGINT and is_early(code, told)
+    found = {name: (folder / name).read_bytes() for name in before if (folder / name).is_file()}
+    early = number == signal.SIGINT and found == before and is_early(code, told)
     end = "" if early else wrong_end(code, told, number)
     wrong = "; ".join(filter(None, (end, left_running(running.pid), left_behind(folder, command, before))))
     return wrong or EARLY * early
@@ -207,6 +208,8 @@ def is_of_the_start(file: str, in_site: bool) -> bool:
 
 
 def wrong_end(code: int, told: str, number: int) -> str:
+    if code == -number and not told:  # as Python ends, it no longer handles signals
+        return ""
     if "Traceback" in told or "Warning" in told:
         return f"a traceback or a warning of Python:\n{told}"
     allowed = (0, 130) if number == signal.SIGINT else (0, 143, -signal.SIGTERM)

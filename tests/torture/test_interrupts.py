@@ -31,6 +31,27 @@ def test_ctrl_c_during_the_imports_leaves_no_traceback(module):
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+INTERRUPTED_END = """
+import os, runpy, signal, sys
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+class Freed:
+    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGINT):
+        kill(pid, number)
+
+sys.freed = Freed()
+sys.argv[1:] = ["--version"]
+runpy.run_module("nbmf", run_name="__main__")
+"""
+
+
+def test_ctrl_c_after_the_end_is_too_late():
+    line = [sys.executable, "-c", INTERRUPTED_END]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 TERMINATED = """
 import os, signal, sys, tempfile
 

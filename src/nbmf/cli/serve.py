@@ -21,7 +21,7 @@ import click
 import nbmf
 from nbmf.cli import options
 from nbmf.cli.options import Values, file_option, grouped, number_option, option
-from nbmf.cli.terminal import BadInputError, end_interrupted, in_the_shell, sentences
+from nbmf.cli.terminal import BadInputError, end_interrupted, in_the_shell, raise_lost, sentences
 from nbmf.data import how_to_install
 from nbmf.inference.progress import Stopwatch
 
@@ -203,6 +203,7 @@ def _serve(
         _log_requests(access_log, log_level)
         level = "debug" if log_level == "debug" else "warning"  # at info, uvicorn only repeats what is said below
         server = make_server(build_app(ServedModel(path), access=access), level)
+        raise_lost("nothing was served")
         name = "localhost" if host in WILDCARDS else host
         address = f"http://{f'[{name}]' if ':' in name else name}:{door.getsockname()[1]}/"
         _tell(f"{path}: serving at {address} (Ctrl-C to stop)", access_log)
