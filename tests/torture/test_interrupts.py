@@ -99,7 +99,7 @@ def test_ctrl_c_while_python_starts_is_told_from_the_rest(code, told):
     [
         (1, ""),
         (130, traceback("<frozen runpy>")),
-        (-2, traceback("<frozen runpy>", "/home/ann/nbmf/__main__.py", f"{STANDARD_LIBRARY}signal.py")),
+        (-2, traceback("<frozen runpy>", "/checkout/nbmf/__main__.py", f"{STANDARD_LIBRARY}signal.py")),
         (-2, traceback("<string>", "<frozen importlib._bootstrap>")),
         (1, traceback("<frozen runpy>", f"{SITE_PACKAGES}numba/__init__.py")),
         (1, traceback("<frozen runpy>", error="ImportError: no module")),
