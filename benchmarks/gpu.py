@@ -1,6 +1,7 @@
 """One sweep of the full Taste Profile's size on one GPU: seconds of each pass beside its floors; kernels' settings.
 
     PYTHONPATH=src python benchmarks/gpu.py [--quick] [--tune]
+    PYTHONPATH=src python benchmarks/gpu.py [--quick] --encoder     # NBFISM alone, in a few minutes
 
 The data are simulated on the device: 1,019,318 users × 384,546 items, 46 million non-zeros, popularity ~ rank^-0.8.
 Floors: `once` is every table, index and result moved once at the bandwidth measured here; `gather` is a row of the
@@ -9,7 +10,7 @@ fails prints why and the others go on.
 
 That the results are right is tested on the same device; where there is a GPU, these tests run the compiled kernels:
 
-    PYTHONPATH=src python -m pytest tests/backends/test_backends.py tests/backends/test_gpu.py
+    PYTHONPATH=src python -m pytest tests/backends/test_backends.py tests/backends/test_{gpu,encoder,gpu_encoder}.py
 """
 
 from __future__ import annotations
@@ -24,17 +25,22 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
+from nbmf.backends import encoder_of
 from nbmf.backends.cost import Sizes
 from nbmf.backends.counts import Counts
+from nbmf.backends.encoder import EncoderCounts
 from nbmf.backends.gpu import device as gpu_module
 from nbmf.backends.gpu import triton as passes
 from nbmf.backends.gpu.arrays import Tiles
 from nbmf.backends.gpu.device import Gpu
+from nbmf.backends.gpu.passes import Others
+from nbmf.estimators.fism import start_of
 from nbmf.estimators.fold_in import FixedSide, Steps, fold_compiled, fold_on
 from nbmf.estimators.ranking import FactorScores, top
 from nbmf.inference.cavi import CAVI
+from nbmf.inference.encoder import EncoderMM, joined
 from nbmf.inference.mm import MM
-from nbmf.inference.run import Until, begin, run
+from nbmf.inference.run import Until, begin, observe, run
 from nbmf.model import Model
 from nbmf.model.factors import Point, Prior
 from nbmf.model.likelihood import NegativeBinomial, Poisson
@@ -200,6 +206,40 @@ def sweeps(matrix, start, algorithm, model, backend, tied, n=12):
     return statistics.median(found[3:]), state.objective, memory
 
 
+def encoder_sweeps(matrix, n_starts, law, bandwidth, n_components=256):
+    """Sweeps of NBFISM beside four gathers per non-zero, with their memory; and each walk of a start beside its own."""
+    torch.cuda.reset_peak_memory_stats()
+    rng, backend, model = np.random.RandomState(0), encoder_of(Gpu()), Model(law, MODEL.user_prior, MODEL.item_prior)
+    counts = EncoderCounts.encoded(matrix, (np.log1p, np.log1p), 10.0, np.dtype(np.float32), None)
+    users, items = joined([start_of(counts, n_components, rng).factors for _ in range(n_starts)], counts)
+    ties = backend.cluster(items, N_CLUSTERS, rng) if law.has_exposure else None
+    # as in a fit, only the step holds the state before it
+    states, times = [observe(model, counts, backend, users, items, ties, 0.0)], []
+    for _ in range(8):
+        times.append(time_of(lambda: states.append(EncoderMM().step(states.pop(), counts, backend)))[0])
+    gather = 4 * n_components * matrix.nnz / bandwidth
+    print(f"NBFISM {matrix.shape}, {matrix.nnz:,} non-zeros, K = {n_components}, {n_starts} starts, {law.kind}: "
+          f"{1e3 * statistics.median(times[2:]):.1f} ms a sweep, floor {4e3 * n_starts * gather:.1f}; "
+          f"{torch.cuda.max_memory_allocated() / 1e9:.1f} GB; {states[0].objective:.6e}", flush=True)  # fmt: skip
+    data, one = backend._resident(counts), states.pop().inferred.starts[0]
+    (V, H, _), x = one.encoder, data.inputs
+    for size in (4096, 16384, 8192):  # the last one stays
+        passes.TILE_BYTES = size
+        terms = Others(x, one.shares, one.allocated, H), Others(one.shares, x, one.hidden, V)
+        walks = (lambda: passes.sum_users(data, x, V), lambda terms=terms: passes.sum_others(data, *terms),
+                 lambda: passes.encode(data, x, one.hidden, one.encoder, 1e-25, law.has_exposure))  # fmt: skip
+        found = " ".join(f"{1e3 * seconds(walk, 3, 1):.1f}" for walk in walks)
+        print(f"  tiles of {size} bytes: W, items, μ and R {found} ms; floors 1, 2, 2 × {1e3 * gather:.1f}", flush=True)
+
+
+def encoders(scale, bandwidth):
+    """NBFISM at the size of the full Taste Profile, and at about a tenth of it."""
+    for n_users, n_items, n_draws, n_starts in ((N_USERS, N_ITEMS, N_DRAWS, 1), (100_000, 38_000, 4_800_000, 4)):
+        matrix = part("simulate", simulate, n_users // scale, n_items // scale, n_draws // scale**2)
+        for law in (Poisson(), NegativeBinomial(3.0)):
+            part("NBFISM", encoder_sweeps, matrix, n_starts, law, bandwidth)
+
+
 def passes_of_a_sweep(matrix, start, bandwidth):
     """Milliseconds of each pass of a tied sweep beside its floors."""
     counts, backend = Counts.of(matrix, np.dtype(np.float32)), Gpu()
@@ -312,20 +352,23 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--quick", action="store_true", help="a hundredth of the size")
     options.add_argument("--tune", action="store_true", help="try kernels' settings too")
+    options.add_argument("--encoder", action="store_true", help="NBFISM alone")
     chosen = options.parse_args()
     scale = 10 if chosen.quick else 1
     import triton
 
     print(torch.cuda.get_device_name(), "torch", torch.__version__, "triton", triton.__version__)
     bandwidth, rate = part("ceilings", ceilings) or (4.3e12, 0.79e15)
+    if chosen.encoder:
+        encoders(scale, bandwidth)
+        return
     matrix = part("simulate", simulate, N_USERS // scale, N_ITEMS // scale, N_DRAWS // scale**2)
     rng = np.random.RandomState(1)
     start = [rng.standard_exponential((n, K)).astype(np.float32) for n in matrix.shape]
     print(f"{matrix.shape[0]:,} × {matrix.shape[1]:,}, {matrix.nnz:,} non-zeros, K = {K}, longest rows "
           f"{np.diff(matrix.indptr).max():,} and {np.bincount(matrix.indices).max():,}")  # fmt: skip
     found = part("passes", passes_of_a_sweep, matrix, start, bandwidth)
-    if not chosen.tune:
-        found = None  # its memory
+    found = found if chosen.tune else None  # its memory
     torch.cuda.empty_cache()
     for name, algorithm, model, backend, tied, n in (
         ("tied CAVI", CAVI(), MODEL, Gpu(), True, 12),

@@ -23,10 +23,14 @@ from hypothesis import strategies as st
 from scipy.stats import nbinom, poisson
 
 import nbmf
+from nbmf.backends import Given, encoder_of
 from nbmf.backends.counts import Counts
 from nbmf.backends.cpu.topk import CHUNK
+from nbmf.backends.encoder import Encoder, EncoderCounts
+from nbmf.backends.reference import Reference
 from nbmf.estimators.fold_in import FixedSide
 from nbmf.estimators.ranking import TILE_COLUMNS, TILE_ROWS
+from nbmf.inference.encoder import joined
 from nbmf.model.factors import Gamma, Point, Prior
 from nbmf.model.ties import Ties
 
@@ -148,6 +152,52 @@ def relative(found: np.ndarray, expected: np.ndarray) -> float:
     difference, size = np.abs(found - expected).sum(axis=1), expected.sum(axis=1)
     assert not difference[size == 0].any()
     return (difference[size > 0] / size[size > 0]).max()
+
+
+# ---- passes of an encoder --------------------------------------------------------------------------------------------
+
+
+def encoded(matrix, dtype="float64", unknown=None, penalty=0.7):
+    """Counts whose inputs and targets are different forms of them."""
+    forms = np.log1p, np.sqrt
+    unknown = None if unknown is None else canonical(unknown)
+    return EncoderCounts.encoded(canonical(matrix), forms, penalty, np.dtype(dtype), unknown)
+
+
+def random_starts(n_items, n_components, n_starts, dtype, seed=0):
+    """Starts at which nothing is 0; V, H and b of each."""
+    rng = np.random.default_rng(seed)
+    shapes = (n_items, n_components), (n_items, n_components), (n_items,)
+    return [Encoder(*(rng.gamma(2, 0.5, shape).astype(dtype) for shape in shapes)) for _ in range(n_starts)]
+
+
+def _on_host(values):
+    return values.cpu().numpy() if hasattr(values, "cpu") else values
+
+
+def encoder_sums(backend, counts, starts, law, ties):
+    """The log-evidence, and of each start the sums of V, what [H | b] is allocated, and exposed to by a newer V."""
+    passes, (users, items) = encoder_of(backend), joined([one.factors for one in starts], counts)
+    found = passes.expect(counts, Given(users, items, law, ties))
+    sums = []
+    for inferred, one in zip(found.starts, starts, strict=True):
+        both, allocated = passes.sum_inputs(counts, inferred)
+        newer = Point(one.inputs * one.inputs.dtype.type(1.5))
+        sums.append([*both, allocated, passes.expose_outputs(counts, inferred, newer)])
+    return found.log_evidence, [[_on_host(values) for values in one] for one in sums]
+
+
+def assert_encodes_as_reference(backend, counts, starts, law, n_clusters, rtol):
+    ties = ties_of(counts.by_user.shape[1], n_clusters) if n_clusters else None
+    (ours, sums), (plain, plain_sums) = (
+        encoder_sums(each, counts, starts, law, ties) for each in (backend, Reference())
+    )
+    assert ours == pytest.approx(plain, rel=rtol, abs=rtol * (1 + counts.total))
+    for mine, reference in zip(sums, plain_sums, strict=True):
+        for name, a, b in zip(("V", "exposed V", "[H | b]", "exposed [H | b]"), mine, reference, strict=True):
+            assert a.dtype == b.dtype
+            # sums over all cells, from which parts are taken, round in proportion to the largest of a column
+            np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * b.max(initial=0) + 1e-30, err_msg=name)
 
 
 # ---- rankings -------------------------------------------------------------------------------------------------------

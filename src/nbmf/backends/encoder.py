@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from nbmf.backends import LEAST_INTENSITY, Array, Given, OnHost, Sums
 from nbmf.backends.counts import Counts
 from nbmf.backends.reference import pool_unseen
-from nbmf.model.factors import Factor
+from nbmf.model.factors import Factor, Point
 
 OWN = 16  # units in the last place of a sum, below which what is left without an item's own part is rounding
 BLOCK_ROWS = 1 << 14  # rows whose differences are made in double precision at a time
@@ -76,6 +76,11 @@ class Encoder(NamedTuple):
         """[H | b], items × (K+1)."""
         return np.column_stack((self.outputs, self.intercept))
 
+    @property
+    def factors(self) -> tuple[Point, Point]:
+        """V and [H | b]."""
+        return Point(self.inputs), Point(self.side)
+
 
 def starts_of(inputs: Factor, outputs: Factor) -> list[Encoder]:
     """Return the starts that stand side by side."""
@@ -114,7 +119,7 @@ class EncoderBackend(Protocol):
     def sum_inputs(self, counts: EncoderCounts, inferred: Any) -> tuple[Sums, Array]:
         """Return both sums of V, and what is allocated to [H | b]."""
 
-    def expose_outputs(self, counts: EncoderCounts, inferred: Any, inputs: Array) -> Array:
+    def expose_outputs(self, counts: EncoderCounts, inferred: Any, inputs: Factor) -> Array:
         """Return what [H | b] is exposed to, with a V that may be newer."""
 
 
@@ -156,9 +161,10 @@ class ReferenceEncoder(OnHost):
         sums = Sums((V * (inferred.share @ H)).astype(V.dtype), (inferred.exposure @ H).astype(V.dtype))
         return sums, np.column_stack((H * (inferred.share.T @ V), b * inferred.share_totals)).astype(V.dtype)
 
-    def expose_outputs(self, counts: EncoderCounts, inferred: DenseInferred, inputs: Array) -> Array:
+    def expose_outputs(self, counts: EncoderCounts, inferred: DenseInferred, inputs: Factor) -> Array:
         """Return what [H | b] is exposed to."""
-        return np.column_stack((inferred.exposure.T @ inputs, inferred.exposure_totals)).astype(inputs.dtype)
+        exposed = inferred.exposure.T @ inputs.mean
+        return np.column_stack((exposed, inferred.exposure_totals)).astype(inputs.mean.dtype)
 
 
 def _infer(counts: EncoderCounts, given: Given, one: Encoder) -> DenseInferred:

@@ -28,7 +28,7 @@ from nbmf.estimators.grow import check_refresh
 from nbmf.inference.encoder import EncoderMM, joined
 from nbmf.inference.run import Algorithm, State, observe, total_log_base
 from nbmf.model import Model
-from nbmf.model.factors import Array, Point, Prior
+from nbmf.model.factors import Array, Prior
 from nbmf.model.likelihood import Likelihood, NegativeBinomial, Poisson
 
 LIKELIHOODS = ("poisson", "negative_binomial")
@@ -228,7 +228,7 @@ class Encoders:
     def start(self, backend: Backend, rng: np.random.RandomState, tie: Tie | None) -> State:
         """Return the state before the first sweep."""
         starts = [start_of(self.counts, self.settings.n_components, rng) for _ in range(self.settings.n_starts)]
-        users, items = joined([(Point(one.inputs), Point(one.side)) for one in starts], self.counts)
+        users, items = joined([one.factors for one in starts], self.counts)
         log_base, ties = total_log_base(self.model.likelihood, self.counts), tie(items) if tie else None
         return observe(self.model, self.counts, backend, users, items, ties, log_base)
 

@@ -4,6 +4,7 @@ A sweep infers allocations and exposures once. Given them, the bound on the obje
 value given H is allocated / exposed, and [H | b], whose best value given the new V is. So every sweep ascends.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -14,7 +15,7 @@ from nbmf.backends import Backend, Sums
 from nbmf.backends.counts import Counts
 from nbmf.backends.encoder import EncoderBackend, EncoderCounts
 from nbmf.inference.run import State, observe
-from nbmf.model.factors import Encoding, Factor, Point
+from nbmf.model.factors import Encoding, Point
 
 
 @dataclass(frozen=True)
@@ -33,20 +34,20 @@ class EncoderMM:
         users, items = joined(found, data)
         return observe(model, counts, backend, users, items, ties, log_base)
 
-    def _improve(self, inferred: Any, counts: EncoderCounts, backend: Any) -> tuple[Factor, Factor]:
-        V, side = Point(inferred.encoder.inputs), Point(inferred.encoder.side)
+    def _improve(self, inferred: Any, counts: EncoderCounts, backend: Any) -> tuple[Point, Point]:
+        V, side = inferred.encoder.factors
         sums, allocated = backend.sum_inputs(counts, inferred)
         inputs = self._moved(V, backend.quotient(V, sums))  # Eq. (nmfW), of items that users have
-        exposed = backend.expose_outputs(counts, inferred, inputs.mean)
+        exposed = backend.expose_outputs(counts, inferred, inputs)
         return inputs, self._moved(side, backend.quotient(side, Sums(allocated, exposed)))  # Eq. (nmfH)
 
     def _moved(self, old: Point, new: Point) -> Point:
         if self.moving is None:
             return new
-        return old.replace_rows(self.moving, Point(new.mean[self.moving]))
+        return old.replace_rows(self.moving, new.take(self.moving))
 
 
-def joined(starts: list[tuple[Factor, Factor]], counts: EncoderCounts) -> tuple[Encoding, Point]:
-    """Put starts side by side."""
-    inputs, outputs = (np.hstack([side.mean for side in sides]) for sides in zip(*starts, strict=True))
-    return Encoding(inputs, len(starts), counts.x), Point(outputs)
+def joined(starts: Sequence[tuple[Point, Point]], counts: EncoderCounts) -> tuple[Encoding, Point]:
+    """Put starts side by side, wherever they are."""
+    inputs, outputs = (first.beside(more) for first, *more in zip(*starts, strict=True))
+    return inputs.encoding(len(starts), counts.x), outputs

@@ -9,7 +9,7 @@ arrays are fetched when they are asked for; `on_host()` returns one in NumPy's m
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -102,10 +102,19 @@ class Point:
     def append(self, new: "Factor") -> "Point":
         return Point(np.concatenate((self.mean, new.mean)))
 
+    def take(self, rows: NDArray[np.intp]) -> "Point":
+        return Point(self.mean[rows])
+
     def replace_rows(self, rows: NDArray[np.intp], new: "Factor") -> "Point":
         values = self.mean.copy()
         values[rows] = new.mean
         return Point(values)
+
+    def beside(self, others: "Sequence[Point]") -> "Point":
+        return Point(np.hstack([point.mean for point in (self, *others)]))
+
+    def encoding(self, n_starts: int, inputs: Any) -> "Encoding":
+        return Encoding(self.value, n_starts, inputs)
 
     def on_host(self) -> "Point":
         return self

@@ -138,22 +138,22 @@ class CpuEncoder(Cpu):
             self._share_out((walk[0], loop))
         return Sums(to_inputs, _not_below_zero(exposed).astype(V.dtype)), allocated
 
-    def expose_outputs(self, counts: EncoderCounts, inferred: SparseInferred, inputs: Array) -> Array:
+    def expose_outputs(self, counts: EncoderCounts, inferred: SparseInferred, inputs: Factor) -> Array:
         """Return what [H | b] is exposed to, with a V that may be newer."""
-        exposed, by_user = inferred.exposed, counts.by_user
+        exposed, by_user, V = inferred.exposed, counts.by_user, inputs.mean
         if exposed is None:
-            others = self._others(inputs, counts.met, np.ones(len(inputs)))
-            return np.column_stack((others, np.full(len(inputs), by_user.shape[0], inputs.dtype)))
-        projected = np.empty((by_user.shape[0], inputs.shape[1]), inputs.dtype)
+            others = self._others(V, counts.met, np.ones(len(V)))
+            return np.column_stack((others, np.full(len(V), by_user.shape[0], V.dtype)))
+        projected = np.empty((by_user.shape[0], V.shape[1]), V.dtype)
         walk = (by_user.indptr, _unsigned(by_user.indices), counts.inputs)
-        self._share_out((by_user.indptr, (project_rows, *walk, inputs, projected)))
+        self._share_out((by_user.indptr, (project_rows, *walk, V, projected)))
         shared = self._sum_rows(np.column_stack((projected, np.ones_like(projected[:, :1]))), exposed.unseen)
         found = shared[exposed.labels]
-        found[:, :-1] += counts.penalty * (inputs.sum(axis=0, dtype=np.float64) - inputs)
+        found[:, :-1] += counts.penalty * (V.sum(axis=0, dtype=np.float64) - V)
         for walk, users in _by_block(counts):
             cells = (counts.inputs, exposed.excess, exposed.exposures)
-            self._share_out((walk[0], (expose_outputs, *walk, *cells, inputs, projected[users], found)))
-        return _not_below_zero(found).astype(inputs.dtype)
+            self._share_out((walk[0], (expose_outputs, *walk, *cells, V, projected[users], found)))
+        return _not_below_zero(found).astype(V.dtype)
 
     def quotient(self, factor: Factor, sums: Sums) -> Point:
         """Return allocated / exposed, Eqs. (nmfH) and (nmfW)."""

@@ -1,6 +1,6 @@
 """What stays on the device between sweeps: the counts both ways round, and factors that are fetched on demand."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -12,7 +12,7 @@ from scipy.special import gammaln
 
 from nbmf.backends import Array
 from nbmf.backends.counts import Counts
-from nbmf.model.factors import Factor, Gamma, Point, Prior
+from nbmf.model.factors import Encoding, Factor, Gamma, Point, Prior
 
 Tensor = Any  # a torch.Tensor; torch is optional, so its types are not relied on
 
@@ -72,6 +72,35 @@ class ResidentPoint(Resident, Point):
         """Σ of the values, in double precision."""
         return float(self.tensors["value"].sum(dtype=torch.float64))
 
+    def take(self, rows: Any) -> "ResidentPoint":
+        """Return some of the rows."""
+        value = self.tensors["value"]
+        return ResidentPoint(value[to_device(rows, value.device)])
+
+    def replace_rows(self, rows: Any, new: Factor) -> "ResidentPoint":
+        """Return a copy in which some rows are those of `new`."""
+        value = self.tensors["value"].clone()
+        value[to_device(rows, value.device)] = entries(new, value.device)
+        return ResidentPoint(value)
+
+    def beside(self, others: Sequence[Point]) -> "ResidentPoint":
+        """Return these and others' columns side by side."""
+        value = self.tensors["value"]
+        return ResidentPoint(torch.cat([value, *(entries(point, value.device) for point in others)], dim=1))
+
+    def encoding(self, n_starts: int, inputs: Any) -> "ResidentEncoding":
+        """Return the users that these rows make of their inputs."""
+        return ResidentEncoding(self.tensors["value"], n_starts, inputs)
+
+
+class ResidentEncoding(Resident, Encoding):
+    """V on the device; `inputs` are on the host, where means of users are made when they are asked for."""
+
+    plain = Encoding
+
+    def __init__(self, value: Tensor, n_starts: int, inputs: Any) -> None:
+        self.__dict__.update(tensors={"value": value}, n_starts=n_starts, inputs=inputs)
+
 
 class ResidentGamma(Resident, Gamma):
     """Gamma posteriors on the device."""
@@ -111,6 +140,13 @@ def tables(factor: Factor, device: Any) -> tuple[Tensor, Tensor]:
         return factor.tensors[first], factor.tensors[second]
     mean = to_device(factor.mean, device)
     return mean, mean if first == second else to_device(factor.geometric_mean, device)
+
+
+def entries(factor: Factor, device: Any) -> Tensor:
+    """Return on the device the numbers that a point or an encoding consists of."""
+    if isinstance(factor, Resident) and factor.tensors["value"].device.type == torch.device(device).type:
+        return factor.tensors["value"]
+    return to_device(factor.parameters[0], device)
 
 
 class Runs(NamedTuple):

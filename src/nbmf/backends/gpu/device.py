@@ -66,7 +66,14 @@ class Gpu:
     kernels: str | None = None
     block: int = BLOCK_ON_DEVICE
 
-    def expect(self, counts: Counts, given: Given, *, sum_users: bool = True) -> ResidentExpectation:
+    @property
+    def encoder(self) -> Any:
+        """The passes of an encoder."""
+        from nbmf.backends.gpu.encoder import GpuEncoder  # noqa: PLC0415 (it builds on this module)
+
+        return GpuEncoder(self.device, kernels=self.kernels)
+
+    def expect(self, counts: Counts, given: Given, *, sum_users: bool = True) -> Any:
         """Infer allocations and exposures, and sum them for each user."""
         check_kind(given.likelihood)
         users, items = (tables(factor, self._device) for factor in (given.users, given.items))

@@ -39,7 +39,7 @@ class Inflated:
     ) -> Found:
         """Tied exposures, from ⟨w_u⟩·S_c, which become A_uc: 1 − A_uc of a count, or −A_uc of an unknown cell."""
         excess, total = self.walks.intensities(counts, users, items), _zero(users)
-        unseen = mass.sub_(self._by_cluster(counts, excess, clusters))
+        unseen = mass.sub_(sum_by_cluster(self.walks, counts, excess, clusters))
         for rows in row_blocks(len(unseen), unseen.shape[1], TILE):
             n_unseen, π = clusters.n_unseen[rows], π_users[rows, None]
             mean = unseen[rows].clamp_min(0) / n_unseen.clamp_min(1)  # below 0 is rounding
@@ -69,18 +69,19 @@ class Inflated:
                 exposed[block] = _exposure(π, μ) @ weights
         return exposed if sums else None, total
 
-    def _by_cluster(self, counts: RowCounts, values: Tensor, clusters: Clusters) -> Tensor:
-        """Sum values of the non-zeros for each user and cluster."""
-        if clusters.belongs is not None:
-            found: Tensor = self.walks.sum_users(counts, values, clusters.belongs)
-            return found
-        # so many clusters have no matrix of who belongs to which: sort the non-zeros by their place in users × clusters
-        n_clusters = len(clusters.sizes)
-        place = counts.rows * n_clusters + clusters.labels[counts.columns]
-        lengths = torch.bincount(place, minlength=counts.shape[0] * n_clusters)
-        in_order = values[torch.argsort(place, stable=True)].double()
-        sums = torch.segment_reduce(in_order, "sum", lengths=lengths, initial=0)
-        return sums.to(values.dtype).view(-1, n_clusters)
+
+def sum_by_cluster(walks: Any, counts: RowCounts, values: Tensor, clusters: Clusters) -> Tensor:
+    """Sum values of the non-zeros for each user and cluster."""
+    if clusters.belongs is not None:
+        found: Tensor = walks.sum_users(counts, values, clusters.belongs)
+        return found
+    # so many clusters have no matrix of who belongs to which: sort the non-zeros by their place in users × clusters
+    n_clusters = len(clusters.sizes)
+    place = counts.rows * n_clusters + clusters.labels[counts.columns]
+    lengths = torch.bincount(place, minlength=counts.shape[0] * n_clusters)
+    in_order = values[torch.argsort(place, stable=True)].double()
+    sums = torch.segment_reduce(in_order, "sum", lengths=lengths, initial=0)
+    return sums.to(values.dtype).view(-1, n_clusters)
 
 
 def _exposure(π: Tensor, μ: Tensor) -> Tensor:

@@ -4,12 +4,14 @@ That is on a CPU, in double precision over tiles, and with very many clusters. R
 array of non-zeros × K or users × items exists as a whole.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 
 from nbmf.backends import LEFT_OVER
+from nbmf.backends.encoder import OWN
 from nbmf.backends.gpu.arrays import Clusters, Moments, ResidentCounts, RowCounts, Tensor, Tiles
 from nbmf.backends.slopes import Pair
 from nbmf.backends.threads import cut_within
@@ -17,6 +19,24 @@ from nbmf.backends.threads import cut_within
 Found = tuple[Tensor, Tensor | None, Tensor]  # of each non-zero, of each user, and a log-evidence
 
 BLOCK_ENTRIES = 1 << 25  # of an array of non-zeros × K, or of a tile
+
+
+class Encoded(NamedTuple):
+    """Shares t/μ of the non-zeros, R, Σ t ln μ, and of the non-zeros, if wanted, μ without and with their own part."""
+
+    shares: Tensor
+    allocated: Tensor
+    log: Tensor
+    intensities: Sequence[Tensor]
+
+
+class Others(NamedTuple):
+    """What an item takes of its users: a weight times the user's row, less `own` times the item's own row `mine`."""
+
+    weights: Tensor  # of each non-zero, as `own` is
+    own: Tensor
+    table: Tensor  # users × K
+    mine: Tensor  # items × K
 
 
 def allocate(counts: RowCounts, users: Tensor, items: Tensor, least: float, sum_users: bool) -> Found:
@@ -112,6 +132,42 @@ def sum_items(counts: ResidentCounts, shares: Tensor, geometric: Tensor, excess:
     walk, order = (counts.item_indptr, counts.item_users), counts.order
     allocated = _sum_gathered(*walk, shares[order], geometric)
     return allocated, None if excess is None else _sum_gathered(*walk, excess[order], means)
+
+
+def encode(
+    counts: RowCounts, inputs: Tensor, hidden: Tensor, start: tuple[Tensor, ...], least: float, intensities: bool
+) -> Encoded:
+    """Eq. (update_c) of an encoder, from W = X V: μ_ui = b_i + Σ_k (W_uk − x_ui V_ik) H_ik and R_u = Σ_i (t/μ) H_i."""
+    (V, H, b), values = start, counts.values
+    shares, allocated, total = torch.empty_like(values), torch.empty_like(hidden), _zero(hidden)
+    kept = [torch.empty_like(values) for _ in range(2 * intensities)]
+    for rows, cells, lengths in _blocks(counts.indptr, 2 * hidden.shape[1]):
+        columns, W = counts.columns[cells], torch.repeat_interleave(hidden[rows], lengths, dim=0)
+        near, x, t = H[columns], inputs[cells, None], values[cells].clamp_min(0)
+        μ = ((_left(W, x * V[columns]) * near).sum(dim=1) + b[columns]).clamp_min(least)
+        shares[cells] = finite(t / μ)
+        allocated[rows] = finite(_row_sums(shares[cells, None] * near, lengths))
+        total += (t.double() * μ.double().log()).sum()
+        if intensities:
+            kept[0][cells], kept[1][cells] = μ, (W * near).sum(dim=1) + b[columns]
+    return Encoded(shares, allocated, total, kept)
+
+
+def sum_others(counts: ResidentCounts, *terms: Others) -> list[Tensor]:
+    """Σ over each item's non-zeros of weight × (the user's row − own × the item's row)."""
+    found = [torch.empty_like(term.mine) for term in terms]
+    for rows, cells, lengths in _blocks(counts.item_indptr, 2 * terms[0].mine.shape[1]):
+        users, order = counts.item_users[cells], counts.order[cells]
+        for sums, (weights, own, table, mine) in zip(found, terms, strict=True):
+            left = _left(table[users], own[order, None] * torch.repeat_interleave(mine[rows], lengths, dim=0))
+            sums[rows] = _row_sums(weights[order, None] * left, lengths)
+    return found
+
+
+def _left(whole: Tensor, part: Tensor) -> Tensor:
+    """What is left without a part; next to nothing is rounding, and becomes 0."""
+    left = whole - part
+    return torch.where(left > OWN * torch.finfo(whole.dtype).eps * whole, left, 0)
 
 
 def add_shared(exposed: Tensor, of_clusters: Tensor, labels: Tensor) -> Tensor:

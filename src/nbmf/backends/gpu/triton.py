@@ -6,9 +6,11 @@ from typing import Any
 import torch
 import triton
 
+from nbmf.backends.encoder import OWN
+from nbmf.backends.gpu import encode as encoder_kernels
 from nbmf.backends.gpu import kernels, passes
 from nbmf.backends.gpu.arrays import Clusters, Moments, ResidentCounts, RowCounts, Runs, Tensor, Tiles
-from nbmf.backends.gpu.passes import Found
+from nbmf.backends.gpu.passes import Encoded, Found, Others
 from nbmf.backends.slopes import Pair
 
 MOST_CLUSTERS = 1024  # one program can hold no more
@@ -19,6 +21,7 @@ STEP, WARPS = 16, 1  # columns that a program gathers at a time, and its warps
 TIE_STEP, TIE_WARPS = 32, 1
 LOG_BLOCK = 1024  # non-zeros whose logarithms a program adds up
 ITEM_STEP = 8
+TILE_BYTES = 8192  # of each table that a program of an encoder's walks gathers at a time: half of a warp's registers
 MOST_TILED = 128
 # rows and columns of a tile, warps, stages and registers, by the type of the factors and whether logarithms are wanted:
 # the fastest on an H200 for K = 64 (benchmarks/gpu.py --tune)
@@ -40,10 +43,7 @@ def allocate(counts: RowCounts, users: Tensor, items: Tensor, least: float, sum_
     arguments = (counts.columns, counts.values, users, items, least_of, shares, sums, partials)
     settings = {**_sizes(users), "STEP": STEP, "SUMS": sum_users, "MOST": torch.finfo(users.dtype).max}
     _launch(kernels.allocate_runs, len(runs.row), WARPS, *runs[:4], *arguments, **settings)
-    n_blocks = triton.cdiv(len(shares), LOG_BLOCK)
-    logs = torch.empty(n_blocks, dtype=torch.float64, device=users.device)
-    _launch(kernels.log_shares, n_blocks, 4, counts.values, shares, logs, len(shares), BLOCK=LOG_BLOCK)
-    return shares, _join(runs, partials, sums) if sum_users else None, logs.sum()
+    return shares, _join(runs, partials, sums) if sum_users else None, _log(counts, shares)
 
 
 def expose(counts: RowCounts, users: Tensor, items: Tensor, α_users: Tensor, α_items: Tensor, sum_users: bool) -> Found:
@@ -97,6 +97,33 @@ def sum_items(counts: ResidentCounts, shares: Tensor, geometric: Tensor, excess:
     settings = {**_sizes(geometric), "STEP": ITEM_STEP, "ORDERED": True, "TWO": two}
     _launch(kernels.sum_runs, len(runs.row), WARPS, *runs[:4], *arguments, **settings)
     return _join(runs, partials, sums), _join(runs, more_partials, more_sums) if two else None
+
+
+def encode(
+    counts: RowCounts, inputs: Tensor, hidden: Tensor, start: tuple[Tensor, ...], least: float, intensities: bool
+) -> Encoded:
+    """Eq. (update_c) of an encoder."""
+    runs, shares = counts.user_runs, torch.empty_like(counts.values)
+    sums, partials, _ = _places(runs, hidden)
+    kept = [torch.empty_like(shares) for _ in range(2 * intensities)]
+    least_of = torch.full((1,), least, dtype=hidden.dtype, device=hidden.device)
+    found = (shares, *(kept or (shares, shares)), sums, partials)
+    arguments = (counts.columns, inputs, counts.values, hidden, *start, least_of, *found)
+    settings = {**_gathered(hidden), "KEEP": intensities, "MOST": torch.finfo(hidden.dtype).max}
+    _launch(encoder_kernels.encode_runs, len(runs.row), WARPS, *runs[:4], *arguments, **settings)
+    allocated = passes.finite(_join(runs, partials, sums))
+    return Encoded(shares, allocated, _log(counts, shares), kept)
+
+
+def sum_others(counts: ResidentCounts, *terms: Others) -> list[Tensor]:
+    """Σ over each item's non-zeros, of one term or of two."""
+    runs, first, last = counts.item_runs, terms[0], terms[-1]
+    places = [_places(runs, term.mine)[:2] for term in terms]
+    sums, partials = zip(places[0], places[-1], strict=True)
+    arguments = (counts.item_users, counts.order, *first, *last, *sums, *partials)
+    settings = {**_gathered(first.mine), "TWO": len(terms) == 2}
+    _launch(encoder_kernels.sum_others_runs, len(runs.row), WARPS, *runs[:4], *arguments, **settings)
+    return [_join(runs, each_partials, each_sums) for each_sums, each_partials in places]
 
 
 def add_shared(exposed: Tensor, of_clusters: Tensor, labels: Tensor) -> Tensor:
@@ -177,6 +204,21 @@ def _launch(kernel: Any, n_programs: int, warps: int, *arguments: Any, **setting
 
 def _sizes(table: Tensor) -> dict[str, int]:
     return {"K": table.shape[1], "BLOCK_K": max(16, triton.next_power_of_2(table.shape[1]))}
+
+
+def _gathered(table: Tensor) -> dict[str, Any]:
+    """Return the settings of an encoder's walks, which keep as many rows in registers as their length allows."""
+    sizes = _sizes(table)
+    step = max(2, min(STEP, TILE_BYTES // (table.element_size() * sizes["BLOCK_K"])))
+    return {**sizes, "STEP": step, "OWN": OWN * torch.finfo(table.dtype).eps}
+
+
+def _log(counts: RowCounts, shares: Tensor) -> Tensor:
+    """Σ y ln λ of the non-zeros from their shares y/λ."""
+    n_blocks = triton.cdiv(len(shares), LOG_BLOCK)
+    logs = torch.empty(n_blocks, dtype=torch.float64, device=shares.device)
+    _launch(kernels.log_shares, n_blocks, 4, counts.values, shares, logs, len(shares), BLOCK=LOG_BLOCK)
+    return logs.sum()
 
 
 def _places(runs: Runs, table: Tensor, n_rows: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
