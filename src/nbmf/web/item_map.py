@@ -162,8 +162,7 @@ class Factors:
     def of_items(self, places: Sequence[int]) -> list[tuple[dict[str, Any], NDArray[np.intp], Array]]:
         """Return each factor that is among the largest of one of these items, with these items and its shares."""
         found, shares = np.array(places, np.intp), factor_shares(self.shown.items[list(places)], self.sums[0])
-        shares = shares[:, : self.shown.n_tastes]
-        best = np.argsort(-shares, axis=1, kind="stable")[:, :FACTORS_PER_ITEM]
+        best = np.argsort(-shares[:, : self.shown.n_tastes], axis=1, kind="stable")[:, :FACTORS_PER_ITEM]
         answer = []
         for k, label in self.labels.items():
             rows = np.flatnonzero((best == k).any(axis=1))

@@ -58,7 +58,7 @@ function factorCard(factor, card, { wide, isChosen = false }) {
   const users = factor.users?.slice(0, 6).map((row, n) => [n ? ", " : "", userLink(row.user)]);
   return h(
     "li",
-    { className: `card factor${isChosen ? " chosen" : ""}`, id: `factor-${factor.factor}`, tabIndex: -1, style: { "--hue": String(hue(factor.rank)) } },
+    { className: ["card factor", factor.rank === null && "common", isChosen && "chosen"].filter(Boolean).join(" "), id: `factor-${factor.factor}`, tabIndex: -1, style: { "--hue": String(hue(factor.rank)) } },
     h(
       "details",
       { open: wide || isChosen },

@@ -126,24 +126,23 @@ function tookCard(found, card) {
   const more =
     found.n_items > found.items.length &&
     h("p", { className: "hint" }, `The ${count(found.items.length)} largest of ${count(found.n_items)} counts.`);
-  return [title, hint, chart, historyTable(found, card), more];
+  return [title, hint, chart, historyTable(found), more];
 }
 
 const onTheLine = (card) =>
-  `On the line, ${card.target === "log1p" ? "ln(1 + count) is" : "counts are"} as high as the user’s ${card.class === "NBFISM" ? "other items explain" : "tastes explain"}.`;
+  `On the line, ${card.target === "log1p" ? "ln(1 + count) is" : "counts are"} as high as the user’s ${card.class === "NBFISM" ? "other items explain" : "tastes explain"}.${card.target === "log1p" ? " Expected values are of ln(1 + count)." : ""}`;
 
 /** A count in the form that the model predicts. */
 const formed = (value, card) => (card.target === "log1p" ? Math.log1p(value) : value);
 
-function historyTable(found, card) {
+function historyTable(found) {
   const columns = ["count", "expected", "exposure"].filter((name) => found.items[0][name] !== undefined);
   const cell = (row, name) =>
     name === "exposure"
       ? [number(row.exposure), h("small", {}, ` ± ${number(row.sd)}`)]
       : number(row[name]);
   const rows = found.items.map((row) => [itemLink(row), ...columns.map((name) => cell(row, name))]);
-  const heads = columns.map((name) => (name === "expected" && card.target === "log1p" ? "expected ln(1 + count)" : name));
-  return numberTable(["item", ...heads], rows, SHOWN, "items");
+  return numberTable(["item", ...columns], rows, SHOWN, "items");
 }
 
 function plot(section, found, card) {
