@@ -76,7 +76,7 @@ def test_every_remedy_can_be_typed(remedies, typed_as):
 
 
 def test_every_model_that_is_proposed_is_one_of_nbmf_fit():
-    assert set(MODELS) == {*NAMED, *JUMPS, "NBSLIM"}
+    assert set(MODELS) == {*NAMED, *JUMPS, "NBSLIM", "NBFISM"}
     for python, shell in MODELS.items():
         model = make_model(shell, {})
         assert type(model).__name__ == python or python == f"jumps={model.jumps!r}"

@@ -30,6 +30,7 @@ def test_demo_recommends_compares_and_draws(groceries, tmp_path):
     assert "exposure" in result.output
     assert " 10 │" in result.output
     assert "binarized PoissonMF" in result.output
+    assert "NBFISM" in result.output
     assert "flatters NBMF" in result.output
     assert "`nbmf reproduce` compares" in " ".join(result.output.split())
     assert all(f"│ count{at} " in result.output for at in ("", " ≥ 1", " ≥ 2", " ≥ 5"))

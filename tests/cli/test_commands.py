@@ -101,7 +101,10 @@ def test_recommend_is_the_models_recommend(model_file):
     assert len(everything[0]["items"]) == 29
 
 
-@pytest.mark.parametrize(("form", "title"), [("counts", "Expected counts"), ("log1p", "Scores")])
+@pytest.mark.parametrize(
+    ("form", "title"),
+    [("counts", "Expected counts"), ("log1p", "Expected ln(1 + count)"), ("binary", "Scores")],
+)
 def test_scores_are_called_expected_counts_only_where_they_are(plays, tmp_path, form, title):
     typed("fit", plays, "-o", tmp_path / "m", *QUICK, "--input", form)
     assert typed("recommend", tmp_path / "m", "--user", "user 1").stdout.startswith(f"{title}, largest first\n")

@@ -62,6 +62,34 @@ def test_every_model_can_be_planned(plays, monkeypatch, model, exposures):
     assert all((matrix.max() == 1) == (model in ("binary", "bernoulli")) for matrix, _ in seen)
 
 
+@pytest.mark.parametrize("n_starts", [1, 3])
+def test_an_encoder_is_planned_for_one_machine(plays, monkeypatch, n_starts):
+    """With sweeps of all of its starts, and without a GPU."""
+    monkeypatch.setattr(timing, "TIMED_SECONDS", 0.0)
+    seen, steps = [], timing._steps
+    monkeypatch.setattr(timing, "_steps", lambda *given: seen.append(given) or steps(*given))
+    options = "--model", "nbfism", "-k", 5, "--joint-starts", n_starts
+    told = json.loads(typed(plays, *options, "--json").stdout)
+    (each,) = told["plans"]
+    data = nbmf.read_interactions(plays)
+    sizes = Sizes(data.n_users, data.n_items, data.nnz, 5, None, n_starts=n_starts)
+    assert each["memory"] == sum(each["memory_by_use"].values()) > sum(sizes.memory().values())
+    assert (each["exposure"], each["gpu_memory"], each["machines"], told["components"]) == ("none", None, 1, 5)
+    assert [(type(algorithm).__name__, state.users.n_starts) for algorithm, state, *_ in seen] == [
+        ("EncoderMM", n_starts)
+    ]
+    assert 0 < each["seconds_per_sweep"] < 5
+    assert "none" in typed(plays, *options).stdout.splitlines()[-1]
+
+
+def test_an_encoder_too_large_for_a_machine_is_not_shared_out():
+    sizes = Sizes(10_000_000, 100_000, 500_000_000, 200, None, n_starts=4)
+    assert sizes.machines(16 * 10**9) is None
+    assert sizes.machines(10**12) == 1
+    more = Sizes(10_000_000, 100_000, 500_000_000, 200, "tied", n_starts=4)
+    assert sum(more.memory().values()) > sum(sizes.memory().values())
+
+
 def test_a_file_of_counts_is_its_source(plays, tmp_path, quick):
     nbmf.store_counts(plays, tmp_path / "c")
     ours, source = (json.loads(typed(path, "--json").stdout)["plans"] for path in (tmp_path / "c", plays))
@@ -110,6 +138,7 @@ def test_several_machines_have_a_driver():
         (["{plays}", "--memory", "16"], "--memory is '16', which is 16 bytes; write 16GB"),
         (["{plays}", "--min-users", "99"], "nothing is left with --min-users 99"),
         (["{plays}", "--components", "0"], "0 is not in the range"),
+        (["{plays}", "--joint-starts", "2"], "--joint-starts is not a setting of the model nbmf"),
         (["{model}"], "is a model, not a file of counts"),
     ],
 )

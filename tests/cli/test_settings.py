@@ -49,6 +49,14 @@ QUICK = ["-k", "3", "--max-iter", "5"]
         ),
         (["--model", "robust", "--penalty", "2"], nbmf.RobustMF(3, penalty=2.0, max_iter=5)),
         (["--model", "bernoulli"], nbmf.BinaryMF(3, max_iter=5)),
+        (
+            ["--model", "nbfism", "--joint-starts", "2", "--penalty", "3", "--input", "binary", "--target", "counts"],
+            nbmf.NBFISM(3, n_starts=2, penalty=3.0, input="binary", target="counts", max_iter=5),
+        ),
+        (
+            ["--model", "nbfism", "--likelihood", "negative_binomial", "--concentration", "2"],
+            nbmf.NBFISM(3, likelihood="negative_binomial", concentration=2.0, max_iter=5),
+        ),
     ],
 )
 def test_fit_has_the_settings_of_the_estimators(plays, tmp_path, options, model):
@@ -87,7 +95,10 @@ def test_nbslim_has_settings_of_its_own(plays, tmp_path):
         ("nbslim", ["--seed", "1"]),
         ("averaged", ["--checkpoint", "c"]),
         ("blend", ["--checkpoint", "c"]),
-        ("blend", ["--target", "counts"]),
+        ("blend", ["--user-shape", "1"]),
+        ("nbfism", ["--accelerate"]),
+        ("nbmf", ["--joint-starts", "2"]),
+        ("nbslim", ["--likelihood", "poisson"]),
         ("binary", ["--concentration", "2"]),
         ("nbmf", ["--penalty", "2"]),
         ("compound-geometric", ["--jumps", "logarithmic"]),
@@ -109,7 +120,7 @@ def test_whatever_a_search_finds_can_be_typed(name):
         words = ["DATA", "-o", "MODEL", *shlex.split(as_typed(name, found))]
         settings = main.commands["fit"].make_context("fit", words).params
         model = make_model(settings["model"], settings)
-        model = model.estimator if name == "averaged" else model
+        model = {"averaged": lambda: model.estimator, "blend": lambda: model.models[1]}.get(name, lambda: model)()
         assert {key: model.get_params()[key] for key in found} == found
 
 
@@ -120,6 +131,29 @@ def test_quiet_writes_nothing_but_the_model(plays, tmp_path):
     answer = typed("fit", plays, "-o", tmp_path / "m", *QUICK, "--tol", 0, "--quiet", "--json")
     assert json.loads(answer.stdout)["sweeps"] == 5
     assert answer.stderr == ""
+
+
+def test_defaults_that_options_state_are_those_of_the_estimators():
+    """Of nbfism, whose settings have other defaults than those of nbmf."""
+    told = " ".join(typed("fit", "--help").stdout.split())
+    own = nbmf.NBFISM()
+    stated = {"components": f"or {own.n_components} for nbfism", "penalty": f"{own.penalty:g} for nbfism"}
+    stated |= {
+        "max_iter": f"{own.max_iter} for nbfism",
+        "tol": "2e-4 for nbfism",
+        "starts": f"[default: ({own.n_starts})",
+    }
+    assert own.tol == 2e-4
+    assert all(words in told for words in stated.values()), stated
+
+
+def test_an_encoder_resumes_from_its_checkpoint(plays, tmp_path):
+    options = ["--model", "nbfism", "-k", 3, "--joint-starts", 2, "--tol", 0, "--quiet"]
+    resumable = ["--checkpoint", tmp_path / "c", "--checkpoint-every", 2]
+    typed("fit", plays, "-o", tmp_path / "whole", *options, "--max-iter", 9)
+    typed("fit", plays, "-o", tmp_path / "part", *options, "--max-iter", 5, *resumable)
+    typed("fit", plays, "-o", tmp_path / "part", *options, "--max-iter", 9, *resumable, "--resume")
+    assert (tmp_path / "part").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
 # ---- what a fit warns of --------------------------------------------------------------------------------------------
@@ -202,9 +236,11 @@ def test_values_are_refused_before_the_data_is_read(tmp_path, command):
 # ---- compare --------------------------------------------------------------------------------------------------------
 
 
-def test_compare_has_nbslim_by_default(plays):
+def test_compare_has_nbslim_and_nbfism_by_default(plays):
     answer = json.loads(typed("compare", plays, *QUICK, "--json").stdout)
-    assert {row["name"] for row in answer["models"]} == {"nbmf", "poisson", "binary", "nbslim", "popularity"}
+    assert {row["name"] for row in answer["models"]} == {
+        *("nbmf", "poisson", "binary", "nbslim", "nbfism", "popularity")
+    }
 
 
 def test_compare_writes_the_best_model(plays, tmp_path, monkeypatch):
@@ -260,8 +296,8 @@ def test_a_blend_is_fitted_and_asked_like_any_model(plays, tmp_path):
     path, options = tmp_path / "typed", [*QUICK, "--threads", 1, "--quiet"]
     facts = json.loads(typed("fit", plays, "-o", path, "--model", "blend", *options, "--json").stdout)
     assert (facts["model"], facts["objective"], facts["components"]) == ("Blend", None, None)
-    starts = nbmf.Averaged(nbmf.CompoundMF(3, max_iter=5, n_threads=1), random_state=0)
-    same = nbmf.Blend([nbmf.NBSLIM(n_threads=1), starts], random_state=0).fit(nbmf.read_interactions(plays))
+    factors = nbmf.NBFISM(3, max_iter=5, n_threads=1, random_state=0)
+    same = nbmf.Blend([nbmf.NBSLIM(n_threads=1), factors], random_state=0).fit(nbmf.read_interactions(plays))
     found = nbmf.load(path)
     np.testing.assert_array_equal(found.weights_, same.weights_)
     np.testing.assert_array_equal(found.recommend(n=3).scores, same.recommend(n=3).scores)
@@ -297,7 +333,7 @@ def test_compare_takes_all_that_is_installed(plays, monkeypatch):
     monkeypatch.setattr("nbmf.evaluation.experiments.baselines.find_spec", lambda name: None)
     told = typed("compare", plays, *QUICK, "--models", "all", "--quiet")
     rows = {line.split()[0]: line for line in told.stdout.splitlines()[2:]}
-    assert set(rows) == {*FITTED, "popularity", "ease", "kl-nmf"} - {"blend"}
+    assert set(rows) == {*FITTED, "popularity", "ease", "edlae", "kl-nmf"}
     assert "the model als needs the package implicit" in told.stderr
     assert "log-likelihood" in told.stdout
 
@@ -362,12 +398,12 @@ def test_tune_is_tune(plays, tmp_path):
     assert f"{expected.value:.4g}" in again.stdout
 
 
-@pytest.mark.parametrize("model", ["nbslim", "binary", "compound-geometric", "robust"])
+@pytest.mark.parametrize("model", ["nbslim", "binary", "compound-geometric", "robust", "nbfism"])
 def test_tune_has_every_model(plays, model):
     pytest.importorskip("optuna", reason="optuna is not installed: extra tune")
     found = json.loads(typed("tune", plays, "--model", model, "--trials", 2, "--quiet", "--json").stdout)
     assert found["value"] == max(trial["value"] for trial in found["trials"])
-    assert ("penalty" in found["settings"]) == (model in ("nbslim", "robust"))
+    assert ("penalty" in found["settings"]) == (model in ("nbslim", "robust", "nbfism"))
     assert ("jumps" in found["settings"]) == (model == "compound-geometric")
 
 

@@ -54,6 +54,19 @@ def test_item_weights_are_tuned(data):
     assert nbmf.evaluate(model, train, valid, n_boot=1)["ndcg_counts"].mean == pytest.approx(found.value, abs=1e-9)
 
 
+@pytest.mark.parametrize("likelihood", ["poisson", "negative_binomial"])
+def test_an_encoder_is_tuned(data, likelihood):
+    """By the ranking of all of its starts; the concentration only where there is one."""
+    settings = {"max_iter": 30, "n_starts": 2, "likelihood": likelihood}
+    found = search(data, n_trials=2, estimator=nbmf.NBFISM, components=(2, 6), settings=settings)
+    assert {"n_components", "penalty"} <= found.best.keys()
+    assert ("concentration" in found.best) == (likelihood == "negative_binomial")
+    assert all(1 <= trial["penalty"] <= 100 for trial in found.trials)
+    train, valid = data.split(0.2, seed=0)
+    model = nbmf.NBFISM(**found.best).fit(train)
+    assert nbmf.evaluate(model, train, valid, n_boot=1)["ndcg_counts"].mean == pytest.approx(found.value, abs=1e-6)
+
+
 @pytest.mark.parametrize("estimator", [nbmf.CompoundMF, nbmf.ZeroInflatedMF, nbmf.RobustMF, nbmf.BinaryMF])
 def test_the_family_is_tuned(data, estimator):
     """By the ranking that the fitted model has, also where items differ in the size of their jumps."""

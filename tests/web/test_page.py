@@ -443,7 +443,9 @@ def test_what_a_model_cannot_answer_is_left_out(tmp_path, visit, start, monkeypa
         nbmf.PoissonMF(3, max_iter=9),
         nbmf.Averaged(nbmf.NBMF(2, max_iter=9), 2),
         nbmf.NBSLIM(penalty=0.5),
+        nbmf.NBFISM(3, n_starts=2, penalty=0.5, max_iter=30),
         nbmf.Blend([nbmf.NBSLIM(penalty=0.5), nbmf.PoissonMF(3, max_iter=9)], [0.5, 0.5]),
+        nbmf.Blend([nbmf.NBSLIM(penalty=0.5), nbmf.NBFISM(3, penalty=0.5, max_iter=9)], [0.5, 0.5]),
     ],
     ids=lambda model: type(model).__name__,
 )
@@ -470,6 +472,36 @@ def test_other_models_have_pages_too(tmp_path, visit, start, model):
         page.wait_for_selector(".chart .main-svg")
         page.wait_for_selector("main .loading", state="detached")
         assert page.evaluate(CHECKS) == EXPECTED, view
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+def test_the_pages_of_an_encoder(tmp_path, visit, start, screen):
+    """What is for everybody stands last and has no island; scores say what they are."""
+    write_model(tmp_path / "model.nbmf", nbmf.NBFISM(3, n_starts=2, penalty=0.5, max_iter=30, random_state=0))
+    client = start(tmp_path / "model.nbmf")
+    page = visit(client, "#/user/ann%2F7", **SCREENS[screen])
+    page.wait_for_selector(".chart .main-svg")
+    assert "New items by expected ln(1 + count)" in page.inner_text("#best-title ~ .hint")
+    assert "ln(1 + count) is as high as the user’s other items explain" in page.inner_text("#took-title ~ .hint")
+    assert "ln(1 + count)" in page.text_content(".chart .xtitle")
+    page.click(".ranked .face")
+    page.wait_for_selector(".parts")
+    first, second = page.query_selector_all(".parts")
+    assert "Tastes behind the expected ln(1 + count) of" in first.inner_text()
+    assert first.query_selector_all("tr")[-1].inner_text().startswith("everybody")
+    assert "everybody, whatever they have" in second.inner_text()
+    page.click(".parts .rest .factor-link")
+    page.wait_for_selector(".factor.chosen.common >> text=For every user alike")
+    assert "3 factors of the first of 2 starts" in page.inner_text(".facts")
+    cards = page.query_selector_all(".factor")
+    assert [card.query_selector("h2").inner_text() for card in cards].index("everybody") == len(cards) - 1 == 3
+    assert not cards[-1].query_selector("a[href^='#/map']")
+    assert page.evaluate(CHECKS) == EXPECTED
+    keep(page, f"encoder-factors-{screen}")
+    page.click("#views a[data-view=map]")
+    page.wait_for_selector(".islands button")
+    assert "everybody" not in page.inner_text(".islands")
+    assert page.evaluate(CHECKS) == EXPECTED
 
 
 def test_nobody_and_nothing(served, visit):

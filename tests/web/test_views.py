@@ -294,6 +294,85 @@ def test_a_blend():
     assert why["score"] == pytest.approx(why["prior"] + sum(part["contribution"] for part in why["parts"]))
 
 
+@pytest.fixture(scope="module", params=[1, 3], ids=["one start", "three starts"])
+def encoder(request):
+    model = nbmf.NBFISM(4, n_starts=request.param, penalty=0.5, max_iter=30, tol=0, random_state=0)
+    return Views(model.fit(plays()), "mark")
+
+
+def test_an_encoder_is_shown_as_its_first_start(encoder):
+    """Which is a model by itself: its components and what is for everybody explain all of its scores."""
+    encoder.warm_up()
+    model, card = encoder.model, encoder.card()
+    assert (card["n_factors"], card["target"], card["scores_are_counts"]) == (4, "log1p", False)
+    assert {name for name, has in card["can"].items() if not has} == {
+        *("predictive", "predictive_for", "exposures", "check")
+    }
+    alone = nbmf.NBFISM(**{**model.get_params(), "n_starts": 1}).fit(plays())
+    users, items = model.result_.first_start
+    np.testing.assert_allclose(users @ items.T, alone.user_factors_ @ alone.item_factors_.T, rtol=1e-3, atol=1e-5)
+    listed = encoder.factors["factors"]
+    assert encoder.factors["n_factors"] == 4
+    assert sum(one["share"] for one in listed) == pytest.approx(1)
+    assert sum(one["share"] for one in encoder.item(USER_ITEM, 1)["factors"]) == pytest.approx(1, abs=1e-3)
+
+
+def test_what_is_for_everybody_comes_last_and_names_nothing(encoder):
+    last = 4 * encoder.model.n_starts
+    assert encoder.model.result_.component_name(last) == "everybody"
+    everybody = {"factor": last, "rank": None, "name": "everybody"}
+    answers = encoder.factors["factors"], encoder.item(USER_ITEM, 1)["factors"], encoder.history(USER, 1)["factors"]
+    for *tastes, common in answers:
+        assert {name: common[name] for name in everybody} == everybody
+        shares = [one["share"] for one in tastes]
+        assert shares == sorted(shares, reverse=True)
+        assert all(one["rank"] is not None for one in tastes)
+    assert encoder.factors["factors"][-1]["users"] == []
+    drawn = encoder.map
+    assert drawn["n_factors"] == 4
+    assert {one["factor"] for one in drawn["islands"]} == set(drawn["factor"]) <= set(range(4))
+    shares = {item: share for item, share in zip(drawn["item"], drawn["share"], strict=True)}
+    own = {one["factor"]: one["share"] for one in encoder.item(USER_ITEM, 1)["factors"]}
+    place = drawn["item"].index(int(USER_ITEM))
+    assert shares[int(USER_ITEM)] == pytest.approx(own[drawn["factor"][place]], abs=1e-3)
+    found = encoder.search_factors("song")["factors"]
+    assert {one["factor"] for one in found} <= set(range(4))
+
+
+def test_the_tastes_behind_a_score_are_those_of_all_starts(encoder):
+    """Each component counts with the one of the first start that is most like it, so that the parts add up."""
+    model = encoder.model
+    kin = model.result_.kin
+    assert kin[:4].tolist() == [0, 1, 2, 3]
+    assert (len(kin), kin[-1]) == (4 * model.n_starts + 1, 4)
+    for why, found in (
+        (encoder.explain(USER, str(ITEM), 3), model.explain(USER, ITEM)),
+        (encoder.explain_for([(USER_ITEM, 3)], ITEM, 3), model.explain_for({int(USER_ITEM): 3}, ITEM)),
+    ):
+        *tastes, common = why["factors"]
+        assert common["contribution"] == pytest.approx(why["prior"])
+        parts = [one["contribution"] for one in tastes]
+        assert parts == sorted(parts, reverse=True)
+        whole = sum(parts) + common["contribution"] + why["other_factors"]["contribution"]
+        assert whole == pytest.approx(why["score"]) == pytest.approx(found.score)
+        of_all = dict(zip(found.components.tolist(), found.component_scores.tolist(), strict=True))
+        for one in tastes:
+            of_kin = sum(of_all[k] for k in np.flatnonzero(kin == one["factor"]).tolist())
+            assert one["contribution"] == pytest.approx(of_kin)
+
+
+def test_kin_are_the_components_that_explain_the_same_items():
+    """Starts of one seed are one start, in whatever order its components stand."""
+    model = nbmf.NBFISM(4, n_starts=1, penalty=0.5, max_iter=30, tol=0, random_state=0).fit(plays())
+    fit, order = model.result_, np.array([2, 0, 3, 1])
+    V, H, b = fit.encoder, fit.item_posterior.mean[:, :-1], fit.intercepts
+    shared = {name: getattr(fit, name) for name in fit.__dataclass_fields__}
+    own = {"user_posterior", "item_posterior", "encoder", "intercepts", "encoded"}
+    sides = np.hstack((V, V[:, order])), np.hstack((H, H[:, order])), np.hstack((b, b))
+    twice = type(fit).of(sides, fit.encoded, **{name: shared[name] for name in shared.keys() - own})
+    assert twice.kin.tolist() == [0, 1, 2, 3, *order.tolist(), 4]
+
+
 @pytest.mark.parametrize("target", ["counts", "log1p"])
 def test_a_model_without_factors(target):
     model = nbmf.NBSLIM(penalty=0.5, target=target, max_iter=9).fit(plays())

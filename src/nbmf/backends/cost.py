@@ -26,6 +26,12 @@ class Sizes:
     n_clusters: int = 64
     dtype: str = "float32"
     accelerate: bool = False  # whether steps are extrapolated from the parameters of earlier sweeps
+    n_starts: int | None = None  # of an encoder, whose users are functions of what they have
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether users are functions of what they have."""
+        return self.n_starts is not None
 
     @property
     def products(self) -> float:
@@ -35,6 +41,8 @@ class Sizes:
 
     def memory(self, backend: str = "cpu") -> dict[str, int]:
         """Return the bytes that a fit holds at its peak, by their purpose; for "gpu", of the device's memory."""
+        if self.is_encoder:
+            return self._memory_of_encoder()
         size, K = np.dtype(self.dtype).itemsize, self.n_components
         U, I, N = self.n_users, self.n_items, self.nnz  # noqa: E741 (the paper's)
         exposed = self.exposure is not None
@@ -50,6 +58,22 @@ class Sizes:
         table = {"counts": N * size, "transpose": 8 * N + 4 * -(-U // BLOCK_USERS) * (I + 1)} | held
         if self.accelerate:
             table["sweeps before"] = PARAMETERS_KEPT * 2 * size * (U + I) * K
+        return {"Python": INTERPRETER} | table | {"what the allocator keeps": sum(table.values()) // 4}
+
+    def _memory_of_encoder(self) -> dict[str, int]:
+        """Return the same for R starts of an encoder side by side."""
+        size, K, R = np.dtype(self.dtype).itemsize, self.n_components, int(self.n_starts or 1)
+        U, I, N = self.n_users, self.n_items, self.nnz  # noqa: E741 (the paper's)
+        exposed, C = self.exposure is not None, I if self.exposure == "exact" else self.n_clusters
+        hidden = R * size * (2 * U * K + N) + exposed * R * size * (U * (C + K) + 2 * N)
+        table = {
+            "counts and inputs": 2 * N * size + 8 * N,
+            "transpose": 8 * N + 4 * -(-U // BLOCK_USERS) * (I + 1),
+            "factors before and after": 6 * R * size * I * (K + 1),  # and those of each start by themselves
+            "users, shares and exposures": hidden + exposed * 2 * size * U * max(C, K),
+            "sums": 6 * size * I * (K + 1) + exposed * 16 * I * K,
+            "users of the model": 2 * R * size * U * K,
+        }
         return {"Python": INTERPRETER} | table | {"what the allocator keeps": sum(table.values()) // 4}
 
     @property
@@ -88,6 +112,8 @@ class Sizes:
         """
         if given + sum(self.memory().values()) <= memory:
             return 1
+        if self.is_encoder:  # which fits on one machine only
+            return None
         return next((n for n in range(2, self.parts + 1) if self.memory_of_worker(n, given) <= memory), None)
 
     @property

@@ -33,7 +33,8 @@ def _interval(context: click.Context, parameter: click.Parameter, value: str) ->
     "of counts or of whether there is a count (binary); counts as sums of jumps (compound, compound-geometric), with "
     "zeros of users who were not exposed (zero-inflated), with outliers (robust), or only whether there is one "
     "(bernoulli); nbslim, weights between items, which usually ranks best and has no components, seed or checkpoints; "
-    "or blend, the weighted sum of nbslim and five starts of compound. `nbmf choose` compares them.",
+    "nbfism, the same weights as products of components, which needs less memory and ranks nearly as well; or blend, "
+    "the weighted sum of nbslim and nbfism, to which the settings of nbfism apply. `nbmf choose` compares the family.",
 )
 @options.run_group
 @options.data_group

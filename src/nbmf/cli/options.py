@@ -33,13 +33,14 @@ FIXED: dict[str, Values] = {"binary": {"binarize": True}, "compound-geometric": 
 """What makes a model of its estimator."""
 FITTED, COMPOSED = tuple(ESTIMATORS), ("averaged", "blend")
 MODELS = tuple(name for name in FITTED if name not in COMPOSED)
-JUDGED = (*MODELS[:4], "popularity")
+JUDGED = (*MODELS[:4], "nbfism", "popularity")
 COMPARED = (
     *(*MODELS, *COMPOSED),
     *("popularity", "ease", "edlae", "slim", "rp3beta", "knn", "als", "ials", "bpr", "hpf", "kl-nmf"),
 )
 """The names of `nbmf.evaluation.experiments.baselines.BASELINES`, which would take a second to import."""
-IN_PYTHON = {"components": "n_components", "seed": "random_state", "threads": "n_threads"}  # where names differ
+IN_PYTHON = {"components": "n_components", "joint_starts": "n_starts", "seed": "random_state", "threads": "n_threads"}
+"""Names in Python, where they differ."""
 
 
 def together(*decorators: Decorator) -> Decorator:
@@ -102,6 +103,11 @@ split_options = together(
 
 json_option = option("--json", "as_json", is_flag=True, show_default="a table", help="Print JSON to standard output.")
 components_option = number_option("-k", "--components", metavar="K", default=50, help="Number of components.")
+joint_starts_option = number_option(
+    "--joint-starts",
+    show_default="4",
+    help="Of nbfism: random starts that are fitted together, as one model whose scores are the mean of theirs.",
+)
 seed_option = number_option("--seed", default=0, type=click.IntRange(0, 2**32 - 1), help="Random seed.")
 positive = click.FloatRange(0, min_open=True)
 share = click.FloatRange(0, 1, min_open=True, max_open=True)
@@ -126,14 +132,27 @@ class NumberOrWord(click.ParamType):  # type: ignore[type-arg]
 
 
 fit_options = together(  # all but the seed are None, the model's own default, unless they are given
-    number_option("-k", "--components", metavar="K", show_default="50", help="Number of components; nbslim has none."),
+    number_option(
+        "-k",
+        "--components",
+        metavar="K",
+        show_default="50, or 200 for nbfism",
+        help="Number of components; nbslim has none.",
+    ),
+    joint_starts_option,
+    option(
+        "--likelihood",
+        type=click.Choice(("poisson", "negative_binomial")),
+        show_default="poisson",
+        help="Of nbfism: the negative binomial has exposures, takes about three times as long and ranks alike.",
+    ),
     option(
         "--concentration",
         metavar="α",
-        show_default="1, or 3 for nbslim",
+        show_default="1, or 3 for nbslim and nbfism",
         type=NumberOrWord(positive, "learn", "learn_per_user", "learn_per_item"),
-        help="Of nbmf and nbslim: a small α tolerates bursts of counts, a large one is close to Poisson; for nbmf also "
-        "learn, learn_per_user or learn_per_item.",
+        help="Of nbmf, nbslim and, with --likelihood negative_binomial, nbfism: a small α tolerates bursts of counts, a "
+        "large one is close to Poisson; for nbmf also learn, learn_per_user or learn_per_item.",
     ),
     option(
         "--jumps",
@@ -165,7 +184,7 @@ fit_options = together(  # all but the seed are None, the model's own default, u
     option(
         "--input",
         type=click.Choice(("counts", "log1p", "binary")),
-        show_default="counts, or log1p for nbslim",
+        show_default="counts, or log1p for nbslim and nbfism",
         help="What the model sees of a count: the count, ln(1 + count), or whether there is one. Where counts are in "
         "the hundreds, try log1p.",
     ),
@@ -199,22 +218,22 @@ fit_options = together(  # all but the seed are None, the model's own default, u
         "--penalty",
         metavar="ρ",
         type=click.FloatRange(0),
-        show_default="20 for nbslim, 30 for robust",
-        help="Of nbslim: the larger, the fewer and smaller its weights. Of robust: a count above 1+ρ times its "
+        show_default="20 for nbslim, 10 for nbfism, 30 for robust",
+        help="Of nbslim and nbfism: the larger, the fewer and smaller the weights between items. Of robust: a count above 1+ρ times its "
         "intensity is an outlier.",
     ),
     option(
         "--target",
         type=click.Choice(("counts", "log1p", "binary")),
         show_default="log1p",
-        help="Of nbslim: what it predicts, in the forms of --input.",
+        help="Of nbslim and nbfism: what they predict, in the forms of --input.",
     ),
     seed_option,
-    number_option("--max-iter", show_default="500, or 100 for nbslim", help="Maximum number of sweeps."),
+    number_option("--max-iter", show_default="500, 100 for nbslim, 200 for nbfism", help="Maximum number of sweeps."),
     option(
         "--tol",
         metavar="GAIN",
-        show_default="1e-5, or 5 for nbslim",
+        show_default="1e-5, 5 for nbslim, 2e-4 for nbfism",
         type=click.FloatRange(0),
         help="Stop when a sweep raises the objective by less than this fraction of it; nbslim stops an item when a "
         "sweep adds less than this to its log-likelihood.",

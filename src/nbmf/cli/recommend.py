@@ -13,6 +13,7 @@ from nbmf.cli.terminal import sentences, show, show_json
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+SCORES = {"counts": "Expected counts", "log1p": "Expected ln(1 + count)"}  # what they are, by the form of the counts
 FORMATS = {".csv": "FORMAT csv, HEADER", ".parquet": "FORMAT parquet"}
 
 
@@ -31,7 +32,7 @@ def recommend(
     """Recommend items to users of MODEL, a file written by `nbmf fit`.
 
     Scores are expected counts, or of what the model was fitted to: ln(1 + count) with --input log1p, whether there is a
-    count with binary, the targets of nbslim. Items with equal scores keep their order.
+    count with binary, the targets of nbslim and nbfism. Items with equal scores keep their order.
     """
     _check_options(bool(users), everybody, output, as_json)
     from nbmf.data.ids import Lookup  # noqa: PLC0415 (heavy modules only when the command runs)
@@ -47,7 +48,7 @@ def recommend(
     elif as_json:
         show_json(_by_user(columns))
     else:
-        what = "Expected counts" if fitted.result_.target == "counts" else "Scores"
+        what = SCORES.get(fitted.result_.target, "Scores")
         texts = [map(str if name != "score" else "{:.3f}".format, cells.tolist()) for name, cells in columns.items()]
         show(f"{what}, largest first", list(columns), list(zip(*texts, strict=True)), left=len(columns) - 1)
 

@@ -90,7 +90,7 @@ def serve(model: str, server: Values) -> None:
 @file_option(
     "--names", show_default="items.parquet beside DATA, if any", help="Parquet file with columns item and name."
 )
-@option("--model", type=click.Choice(options.MODELS), default="nbmf", help="Model to fit.")
+@option("--model", type=click.Choice(options.FITTED), default="nbmf", help="Model to fit, as for `nbmf fit`.")
 @options.fit_group
 @grouped("source", click.argument("data", required=False, type=click.Path()), options.data_options)
 @option("--no-browser", is_flag=True, show_default="open it", help="Only print the address.")
@@ -132,11 +132,17 @@ def _check_kept(path: str, names: str | None, model: str, settings: Values) -> N
     fixed = {key for own in options.FIXED.values() for key in own}  # such as what tells binary from poisson
     keys = ("model", *sorted(fixed), *options.settings_of(model, typed))
     models = nbmf.load(path), options.make_model(model, settings)
-    kept, wanted = ({"model": type(each).__name__, **each.get_params()} for each in models)
+    kept, wanted = ({"model": type(each).__name__, **_settings(each)} for each in models)
     for key in keys:
         if kept.get(key) != wanted.get(key):
             remedy = "--refit fits it again, -o FILE fits another, and without these options it is shown as it is"
             raise BadInputError(f"{path} was fitted with {key} {kept.get(key)}, not {wanted.get(key)}; {remedy}")
+
+
+def _settings(model: Any) -> Values:
+    """Return the settings of a model, or those of the one whose settings can be typed among several."""
+    inner = getattr(model, "estimator", None) or (getattr(model, "models", None) or [model])[-1]
+    return {**inner.get_params(), "random_state": model.get_params().get("random_state")}
 
 
 def _fit(source: Values, path: str, names: str | None, model: str, settings: Values) -> None:
@@ -150,7 +156,7 @@ def _fit(source: Values, path: str, names: str | None, model: str, settings: Val
         found = options.read_data(**source)
         found = replace(found, item_names=item_names(Path(source["data"]), names, found))
     estimator = options.make_model(model, settings)
-    if model == "nbslim":
+    if model in ("nbslim", *options.COMPOSED):  # whose fits cannot be watched sweep by sweep
         estimator.fit(found).save(path)
     else:
         fit_and_keep(estimator, found, path)

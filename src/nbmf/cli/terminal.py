@@ -30,7 +30,7 @@ IN_THE_SHELL = {  # remedies in messages of the library, and the same on the com
 }
 # models that findings propose, and their names on the command line
 MODELS = {"PoissonMF": "poisson", "NBMF": "nbmf", "RobustMF": "robust", "BinaryMF": "bernoulli", "NBSLIM": "nbslim"}
-MODELS |= {"ZeroInflatedMF": "zero-inflated", "CompoundMF": "compound"}
+MODELS |= {"ZeroInflatedMF": "zero-inflated", "CompoundMF": "compound", "NBFISM": "nbfism"}
 MODELS |= {"jumps='logarithmic'": "compound", "jumps='geometric'": "compound-geometric"}
 _received: list[int] = []  # signals, by the command that runs
 _REMEDIES = re.compile("([:;] try )([^;\n]*)")

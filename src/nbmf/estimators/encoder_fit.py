@@ -46,6 +46,26 @@ class EncoderFit(FactorFit):
         """R, the number of starts."""
         return int(self.intercepts.shape[1])
 
+    @cached_property
+    def first_start(self) -> tuple[Array, Array]:
+        """[X V | 1] and [H | b] of the first start: a whole model, of as many components as a reader can take in."""
+        K, (users, items) = self.encoder.shape[1] // self.n_starts, (self.user_posterior.mean, self.item_posterior.mean)
+        own = users[:, :K] * self.dtype.type(self.n_starts)
+        return np.column_stack((own, users[:, -1])), np.column_stack((items[:, :K], self.intercepts[:, 0]))
+
+    @cached_property
+    def kin(self) -> NDArray[np.intp]:
+        """For each component the one of the first start that explains the same items most similarly.
+
+        A component of the first start is its own, and so is the last one.
+        """
+        of_users, total = self._expected
+        shares = self.item_posterior.mean[:, :-1] * of_users[:-1] / np.maximum(total, 1e-300)[:, None]
+        shares /= np.maximum(np.linalg.norm(shares, axis=0), 1e-300)
+        K = self.encoder.shape[1] // self.n_starts
+        nearest_of = np.argmax(shares.T @ shares[:, :K], axis=1)
+        return np.concatenate((np.arange(K), nearest_of[K:], [K]))
+
     def encode(self, counts: sp.csr_array) -> Array:
         """Return the users' rows that these counts make, [X V/R | 1]."""
         users = np.ones((counts.shape[0], self.encoder.shape[1] + 1), self.dtype)

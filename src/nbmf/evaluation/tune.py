@@ -16,7 +16,9 @@ from nbmf.evaluation.stopping import EarlyStopping
 from nbmf.inference.progress import RunsProgress
 
 COLOR, BEST_COLOR = "#0072B2", "#D55E00"
-PENALTIES = {True: (3.0, 300.0), False: (3.0, 100.0)}  # of a model with factors (RobustMF), and of one without (NBSLIM)
+COMPONENTS, PENALTIES = {"NBFISM": (50, 400)}, {"RobustMF": (3.0, 300.0), "NBFISM": (1.0, 100.0)}
+MOST_COMPONENTS, MOST_PENALTIES = (5, 200), (3.0, 100.0)
+"""Where to search for the number of components and the penalty of these estimators, and of all others."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,7 +84,7 @@ class Tuning(RowTable):
 class Search:
     """Where `tune` searches: the ends of each range, the seed of everything random, and whether it shows progress."""
 
-    components: tuple[int, int] = (5, 200)
+    components: tuple[int, int] | None = None
     concentrations: tuple[float, float] = (0.1, 10.0)
     shapes: tuple[float, float] = (0.1, 3.0)
     penalties: tuple[float, float] | None = None
@@ -96,13 +98,14 @@ class Search:
             if not 0 < least <= most:
                 raise ValueError(f"{name} is {(least, most)}; give a positive least value and one not below it")
 
-    def suggest(self, trial: Any, names: set[str], *, has_factors: bool) -> dict[str, Any]:
-        """Return the settings of a trial: those of `names` that can be searched."""
+    def suggest(self, trial: Any, names: set[str], estimator: str) -> dict[str, Any]:
+        """Return the settings of a trial of the estimator of this name: those of `names` that can be searched."""
         found: dict[str, Any] = {}
         if "n_components" in names:
-            found["n_components"] = trial.suggest_int("n_components", *self.components, log=True)
+            ends = self.components or COMPONENTS.get(estimator, MOST_COMPONENTS)
+            found["n_components"] = trial.suggest_int("n_components", *ends, log=True)
         ranges = {"concentration": self.concentrations, "user_shape": self.shapes, "item_shape": self.shapes}
-        ranges["penalty"] = self.penalties or PENALTIES[has_factors]
+        ranges["penalty"] = self.penalties or PENALTIES.get(estimator, MOST_PENALTIES)
         return found | {n: trial.suggest_float(n, *ends, log=True) for n, ends in ranges.items() if n in names}
 
 
@@ -125,7 +128,8 @@ def tune(
         Counts to fit. A part of the non-zeros is held out, so give the training part if you evaluate later.
     estimator : type
         NBMF, PoissonMF (which has no concentration), CompoundMF, ZeroInflatedMF, BinaryMF (the number of components and
-        the shapes), RobustMF (also the penalty) or NBSLIM (concentration and penalty).
+        the shapes), RobustMF (also the penalty), NBSLIM (concentration and penalty) or NBFISM (the number of components
+        and the penalty; the concentration if settings say likelihood="negative_binomial").
     n_trials : int
         Number of trials, including those of earlier calls with the same study.
     metric : str
@@ -138,8 +142,9 @@ def tune(
     report : callable, optional
         Called after each trial with its number, n_trials and its row.
     components, concentrations, shapes, penalties : tuple, optional
-        Smallest and largest value of each, by default (5, 200), (0.1, 10), (0.1, 3) and (3, 100), for RobustMF
-        (3, 300); equal values fix it.
+        Smallest and largest value of each, by default (5, 200), (0.1, 10), (0.1, 3) and (3, 100). Penalties of RobustMF
+        are from (3, 300), those of NBFISM from (1, 100), and its numbers of components from (50, 400). Equal values fix
+        a setting.
     test_fraction, seed : float, int, optional
         Share of the non-zeros that is held out, by default 0.2, and the seed of everything random, by default 0.
     verbose : bool, optional
@@ -173,11 +178,13 @@ def tune(
     what = f"{fingerprint(train, valid)} {metric} {estimator.__name__} {sorted(given.items())!r}"
     trials = _study(study, what, where.seed)
 
-    has_factors = "n_components" in known
+    has_factors, searched = "n_components" in known, known - set(given)
+    if "likelihood" in known and given.get("likelihood", "poisson") == "poisson":
+        searched -= {"concentration"}  # which NBFISM has for its other likelihood
     seeded = {"random_state": where.seed} if "random_state" in known else {}
 
     def run(trial: Any) -> float:
-        tried = where.suggest(trial, known - set(given), has_factors=has_factors)
+        tried = where.suggest(trial, searched, estimator.__name__)
         model = estimator(**{**seeded, **tried, **given})
         stopping = EarlyStopping(train, valid, metric=metric, patience=4)
         with warnings.catch_warnings():

@@ -1,18 +1,21 @@
 """Predict the seconds per sweep of a fit from sweeps on a sample of its users."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from nbmf.backends import Backend
+from nbmf.backends import Backend, encoder_of
 from nbmf.backends.cost import Sizes, continued
 from nbmf.backends.counts import Counts
+from nbmf.backends.encoder import EncoderCounts
 from nbmf.inference.cavi import CAVI
+from nbmf.inference.encoder import EncoderMM, joined
 from nbmf.inference.progress import Stopwatch
-from nbmf.inference.run import begin
+from nbmf.inference.run import Algorithm, State, begin, observe
 from nbmf.model import Model
-from nbmf.model.factors import Prior
+from nbmf.model.factors import Point, Prior
 from nbmf.model.likelihood import Likelihood, NegativeBinomial, Poisson
 from nbmf.model.ties import Ties
 
@@ -56,16 +59,36 @@ def _timed(
 
 def _sweep(matrix: sp.csr_array, sizes: Sizes, backend: Backend, likelihood: Likelihood) -> Callable[[], float]:
     """Return a function that does the next sweep on a sample, and returns its seconds."""
-    rng, counts = np.random.RandomState(0), Counts.of(matrix, np.dtype(sizes.dtype))
-    W, H = (rng.gamma(1, 1, (n, sizes.n_components)).astype(sizes.dtype) for n in matrix.shape)
+    rng, model = np.random.RandomState(0), Model(likelihood, Prior(1, 1), Prior(1, 1))
     labels = rng.randint(sizes.n_clusters, size=sizes.n_items).astype(np.int32)  # all clusterings cost the same
     ties = Ties(labels, sizes.n_clusters) if sizes.exposure == "tied" else None
-    model = Model(likelihood, Prior(1, 1), Prior(1, 1))
-    states = [begin(model, counts, backend, W, H, ties)]
+    if sizes.is_encoder:
+        return _steps(EncoderMM(), *_encoder(matrix, sizes, rng, model, ties, encoder_of(backend)))
+    counts = Counts.of(matrix, np.dtype(sizes.dtype))
+    W, H = (rng.gamma(1, 1, (n, sizes.n_components)).astype(sizes.dtype) for n in matrix.shape)
+    return _steps(CAVI(), begin(model, counts, backend, W, H, ties), counts, backend)
+
+
+def _encoder(
+    matrix: sp.csr_array, sizes: Sizes, rng: np.random.RandomState, model: Model, ties: Ties | None, backend: Any
+) -> tuple[State, Counts, Backend]:
+    """Return random starts of an encoder, with logarithms in and out."""
+    n_items, K, dtype = matrix.shape[1], sizes.n_components, np.dtype(sizes.dtype)
+    counts = EncoderCounts.encoded(matrix, (np.log1p, np.log1p), 1.0, dtype, None)
+    starts = [
+        tuple(Point(rng.gamma(1, 1, (n_items, width)).astype(dtype)) for width in (K, K + 1))
+        for _ in range(sizes.n_starts or 1)
+    ]
+    return observe(model, counts, backend, *joined(starts, counts), ties, 0.0), counts, backend
+
+
+def _steps(algorithm: Algorithm, state: State, counts: Counts, backend: Backend) -> Callable[[], float]:
+    states = [state]
+    del state  # a sweep lets go of what it is done with
 
     def sweep() -> float:
         watch = Stopwatch()
-        states.append(CAVI().step(states.pop(), counts, backend))
+        states.append(algorithm.step(states.pop(), counts, backend))
         return watch.seconds
 
     return sweep

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nbmf.estimators.encoder_fit import EncoderFit
 from nbmf.estimators.ranking import most_typical, name_of_items
 
 Array = NDArray[np.float64]
@@ -26,6 +27,7 @@ TURN = np.pi * (3 - np.sqrt(5))  # the angle between sunflower seeds, which fill
 SPACING = 1.0  # between neighbouring items
 STEPS = 400  # in which overlapping islands are pushed apart
 GAP = 1.5  # between islands, in spacings, and at least
+EVERYBODY = "everybody"  # whose factor has no rank: what an item has for every user alike
 LABEL_GAP = 0.08  # of the size of the map, so that a name fits between two islands
 
 
@@ -42,8 +44,41 @@ class FactorSummary:
     user_shares: Array
 
 
-def largest_factors(users: NDArray[Any], items: NDArray[Any], n_factors: int, n: int) -> list[FactorSummary]:
+@dataclass(frozen=True, eq=False)
+class Readable:
+    """The factors of a model as they are shown: of several starts of an encoder, those of the first one.
+
+    The last column of an encoder is what items have for everybody. It is no taste: it comes last, and has no island.
+    """
+
+    users: NDArray[Any]
+    items: NDArray[Any]
+    numbers: list[int]  # of the columns, as components of the model
+    n_tastes: int
+    column_of: NDArray[np.intp]  # as which each component of the model is shown
+
+    @classmethod
+    def of(cls, model: Any) -> "Readable":
+        """Return the factors of a fitted model."""
+        fit = model.result_
+        if not isinstance(fit, EncoderFit):
+            every = np.arange(model.item_factors_.shape[1])
+            return cls(model.user_factors_, model.item_factors_, every.tolist(), len(every), every)
+        n_tastes, everybody = fit.first_start[1].shape[1] - 1, fit.encoder.shape[1]
+        return cls(*fit.first_start, [*range(n_tastes), everybody], n_tastes, fit.kin)
+
+    @property
+    def tastes(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Both sides without what items have for everybody."""
+        return self.users[:, : self.n_tastes], self.items[:, : self.n_tastes]
+
+
+def largest_factors(
+    users: NDArray[Any], items: NDArray[Any], n_factors: int, n: int, n_tastes: int | None = None
+) -> list[FactorSummary]:
     """Return the factors with the largest shares of all expected counts, each with n typical items and users.
+
+    Factors after the first `n_tastes` come last, whatever their shares.
 
     >>> users, items = np.array([[1.0, 0.0], [0.0, 3.0]]), np.array([[1.0, 0.0], [1.0, 1.0]])
     >>> [one] = largest_factors(users, items, 1, 1)
@@ -55,7 +90,8 @@ def largest_factors(users: NDArray[Any], items: NDArray[Any], n_factors: int, n:
     item_total, user_total = items @ of_users, users @ of_items
     total = float(explained.sum())
     found = []
-    for k in np.argsort(-explained, kind="stable")[:n_factors].tolist():
+    last = list(range(len(explained)))[n_tastes:] if n_tastes is not None else []
+    for k in np.argsort(-explained[:n_tastes], kind="stable")[:n_factors].tolist() + last:
         marks = most_typical(items[:, k] * of_users[k], item_total, n)
         fans = most_typical(users[:, k] * of_items[k], user_total, n)
         part = float(explained[k]) / total if total > 0 else 0.0
@@ -85,32 +121,48 @@ def factor_shares(rows: NDArray[Any], others: Array) -> Array:
 class Factors:
     """The factors of a model: ranked by size, named by typical items, and found again in users and items."""
 
-    def __init__(self, users: NDArray[Any], items: NDArray[Any], names: Sequence[str]) -> None:
-        self.users, self.items = users, items
+    def __init__(self, shown: Readable, names: Sequence[str]) -> None:
+        self.shown, (users, items) = shown, (shown.users, shown.items)
         self.sums = tuple(side.sum(axis=0, dtype=np.float64) for side in (users, items))
-        self.largest = largest_factors(users, items, MOST_FACTORS, SHOWN_PER_FACTOR)
-        ranked = np.argsort(-self.sums[0] * self.sums[1], kind="stable").tolist()
+        self.largest = largest_factors(users, items, MOST_FACTORS, SHOWN_PER_FACTOR, shown.n_tastes)
+        ranked = np.argsort(-(self.sums[0] * self.sums[1])[: shown.n_tastes], kind="stable").tolist()
         named = {one.factor: name_of_items(names[place] for place in one.leading.tolist()) for one in self.largest}
         self.labels = {
             k: {"factor": k, "rank": n, "name": named.get(k) or f"Factor {n + 1}"} for n, k in enumerate(ranked)
         }
+        for k in range(shown.n_tastes, len(shown.numbers)):
+            self.labels[k] = {"factor": shown.numbers[k], "rank": None, "name": EVERYBODY}
+
+    @property
+    def for_everybody(self) -> Array:
+        """The share of each item's expected counts that it has for everybody."""
+        return factor_shares(self.shown.items, self.sums[0])[:, self.shown.n_tastes :].sum(axis=1)
 
     def of_user(self, place: int) -> list[dict[str, Any]]:
         """Return the factors with the largest shares of a user's expected counts."""
-        return self._leading(factor_shares(self.users[[place]], self.sums[1])[0])
+        return self._leading(factor_shares(self.shown.users[[place]], self.sums[1])[0])
 
     def of_item(self, place: int) -> list[dict[str, Any]]:
         """Return the factors with the largest shares of an item's expected counts."""
-        return self._leading(factor_shares(self.items[[place]], self.sums[0])[0])
+        return self._leading(factor_shares(self.shown.items[[place]], self.sums[0])[0])
 
     def _leading(self, shares: Array) -> list[dict[str, Any]]:
-        best = np.argsort(-shares, kind="stable")[:SHOWN_SHARES].tolist()
+        """Return the largest factors, and last what is for everybody."""
+        best = np.argsort(-shares[: self.shown.n_tastes], kind="stable")[:SHOWN_SHARES].tolist()
+        best += range(self.shown.n_tastes, len(shares))
         return [{**self.labels[k], "share": round(float(shares[k]), 4)} for k in best]
+
+    def parts(self, components: NDArray[np.intp], scores: Array) -> list[dict[str, Any]]:
+        """Return the factors that a score is made of, largest part first, and last what is for everybody."""
+        sums = np.bincount(self.shown.column_of[components], scores, len(self.shown.numbers))
+        order = np.argsort(-sums[: self.shown.n_tastes], kind="stable").tolist()
+        order += range(self.shown.n_tastes, len(sums))
+        return [{**self.labels[k], "contribution": float(sums[k])} for k in order]
 
     def of_items(self, places: Sequence[int]) -> list[tuple[dict[str, Any], NDArray[np.intp], Array]]:
         """Return each factor that is among the largest of one of these items, with these items and its shares."""
-        found, shares = np.array(places, np.intp), factor_shares(self.items[list(places)], self.sums[0])
-        best = np.argsort(-shares, axis=1, kind="stable")[:, :FACTORS_PER_ITEM]
+        found, shares = np.array(places, np.intp), factor_shares(self.shown.items[list(places)], self.sums[0])
+        best = np.argsort(-shares[:, : self.shown.n_tastes], axis=1, kind="stable")[:, :FACTORS_PER_ITEM]
         answer = []
         for k, label in self.labels.items():
             rows = np.flatnonzero((best == k).any(axis=1))

@@ -98,10 +98,13 @@ class Recommendations(RecommendAnswer):
 
 
 class FactorShare(Shape):
-    """A factor: its position in the model, its rank by size from 0, and its share in a user or an item."""
+    """A factor: its number in the model, its rank by size from 0, and its share in a user or an item.
+
+    What items have for everybody has no rank.
+    """
 
     factor: int
-    rank: int
+    rank: int | None
     name: str
     share: float | None
 
@@ -144,10 +147,10 @@ class Others(Shape):
 
 
 class FactorPart(Shape):
-    """A factor: its position in the model, its rank by size from 0, and its part of a score."""
+    """A factor: its number in the model, its rank by size from 0, and its part of a score."""
 
     factor: int
-    rank: int
+    rank: int | None
     name: str
     contribution: float | None
 

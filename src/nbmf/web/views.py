@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from nbmf.data.ids import Lookup
 from nbmf.web.criticism import abilities, criticism, why_no_intervals
-from nbmf.web.item_map import SHOWN_SHARES, Factors, draw_map, sizes_of
+from nbmf.web.item_map import SHOWN_SHARES, Factors, Readable, draw_map, sizes_of
 from nbmf.web.names import Index
 
 Plain = dict[str, Any]
@@ -76,7 +76,7 @@ class Views:
             "n_items": len(self.items.ids),
             "n_counts": int(self.n_items.sum()),
             "median_total": self.median_total,
-            "n_factors": int(model.item_factors_.shape[1]) if self.abilities["factors"] else None,
+            "n_factors": self._shown.n_tastes if self.abilities["factors"] else None,
             "concentration": plain(float(np.mean(concentration))) if concentration.size else None,
             "has_names": self.has_names,
             "settings": {name: setting(value) for name, value in sorted(model.get_params(deep=False).items())},
@@ -87,6 +87,7 @@ class Views:
                 "seconds": None if self.seconds is None else self.seconds[-1],
             },
             "scores_are_counts": model.result_.target == "counts",
+            "target": model.result_.target,
             "can": self.abilities,
             "example": self.example,
             "example_users": self.example_users,
@@ -236,10 +237,11 @@ class Views:
         [place] = self.items.positions(found.item)
         others, factors = np.asarray(found.contributions[n:]), []
         if found.components is not None and self.abilities["factors"]:
-            parts = zip(found.components.tolist(), found.component_scores.tolist(), strict=True)
-            factors = [{**self._factors.labels[k], "contribution": plain(part)} for k, part in parts]
-        large = [one for one in factors[:SHOWN_SHARES] if one["contribution"] > 0.02 * found.score]
-        small = sum(one["contribution"] for one in factors[len(large) :])
+            factors = self._factors.parts(found.components, found.component_scores)
+        tastes, common = ([one for one in factors if (one["rank"] is None) == last] for last in (False, True))
+        large = [one for one in tastes[:SHOWN_SHARES] if one["contribution"] > 0.02 * found.score]
+        small = sum(one["contribution"] for one in tastes[len(large) :])
+        shown = [{**one, "contribution": plain(one["contribution"])} for one in large + common]
         return {
             "model": self.mark,
             "user": found.user,
@@ -247,8 +249,8 @@ class Views:
             "name": self.names[place],
             "score": plain(float(found.score)),
             "prior": plain(float(found.prior)),
-            "factors": large,
-            "other_factors": {"n_factors": len(factors) - len(large), "contribution": plain(float(small))},
+            "factors": shown,
+            "other_factors": {"n_factors": len(tastes) - len(large), "contribution": plain(float(small))},
             "parts": self._rows(found.items[:n], count=found.counts[:n], contribution=found.contributions[:n]),
             "others": {"n_items": len(others), "contribution": plain(float(others.sum()))},
         }
@@ -283,10 +285,12 @@ class Views:
 
     _by_item = cached_property(lambda self: self.counts.tocsc())
 
+    _shown = cached_property(lambda self: Readable.of(self.model))
+
     @cached_property
     def _factors(self) -> Factors:
         self._need("factors")
-        return Factors(self.model.user_factors_, self.model.item_factors_, self.names)
+        return Factors(self._shown, self.names)
 
     @cached_property
     def factors(self) -> Plain:
@@ -296,11 +300,12 @@ class Views:
                 **self._factors.labels[one.factor],
                 "share": plain(one.share),
                 "items": self._rows(self.items.ids[one.items], share=one.item_shares),
-                "users": table(user=self.users.ids[one.users], share=one.user_shares),
+                "users": table(user=self.users.ids[fans], share=one.user_shares[: len(fans)]),
             }
             for one in self._factors.largest
+            for fans in [one.users if one.factor < self._shown.n_tastes else one.users[:0]]
         ]
-        return {"model": self.mark, "n_factors": len(self._factors.labels), "factors": factors}
+        return {"model": self.mark, "n_factors": self._shown.n_tastes, "factors": factors}
 
     def search_factors(self, wanted: str) -> Plain:
         """Return the factors of all items whose names contain the words, each with those items."""
@@ -312,12 +317,12 @@ class Views:
     def map(self) -> Plain:
         """The map of items, in columns, and its islands."""
         self._need("map")
-        drawn = draw_map(self.model.user_factors_, self.model.item_factors_)
+        drawn, own = draw_map(*self._shown.tastes), 1 - self._factors.for_everybody
         shown = np.sort(np.argsort(-self.n_users, kind="stable")[:MOST_MAPPED])
         islands = np.flatnonzero(drawn.radius > 0)
         (x, y), middle = drawn.place[shown].T.round(2), drawn.middle[islands].round(2)
         columns = {"item": self.items.ids[shown], "x": x, "y": y, "factor": drawn.factor[shown]}
-        columns |= {"share": drawn.share[shown].round(3), "n_users": self.n_users[shown]}
+        columns |= {"share": (drawn.share * own)[shown].round(3), "n_users": self.n_users[shown]}
         radius, n_items = drawn.radius[islands].round(2), np.bincount(drawn.factor)[islands]
         rows = table(factor=islands, x=middle[:, 0], y=middle[:, 1], radius=radius, n_items=n_items)
         return {

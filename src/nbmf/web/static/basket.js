@@ -181,6 +181,7 @@ function orders(rank) {
 
 /** Why the expected counts of a small basket are small. */
 function aboutCounts(total, card) {
+  if (card.target === "log1p") return "Scores are expected ln(1 + count). Updated with every change; arrows show what moved.";
   if (!card.scores_are_counts || !total || total >= card.median_total / 2) return "Updated with every change; arrows show what moved.";
   return (
     `The model takes the basket for all that a user has in the whole period of the data. The median user there has a ` +

@@ -85,11 +85,21 @@ export const itemLink = ({ item, name }, text = name) => h("a", { href: `#/item/
 /** The hue of a factor by its rank in size; neighbouring ranks have distant hues. */
 export const hue = (rank) => (rank * 137.508 + 70) % 360;
 
-export const dot = (rank) => h("span", { className: "dot", style: { "--hue": String(hue(rank)) }, "aria-hidden": "true" });
+export const dot = (rank) =>
+  h("span", { className: rank === null ? "dot common" : "dot", style: { "--hue": String(hue(rank)) }, "aria-hidden": "true" });
+
+/** The number of a factor by size; what an item has for everybody has none. */
+export const rankName = (rank) => (rank === null ? "For every user alike" : `Factor ${rank + 1}`);
+
+/** What factors explain parts of. */
+export const explained = (card) => (card.scores_are_counts ? "expected counts" : "scores");
+
+/** What scores are, by the form of the counts that the model predicts. */
+export const scoreName = (card) => ({ counts: "expected count", log1p: "expected ln(1 + count)" })[card.target] ?? "score";
 
 /** A factor by its colour and name, as a link to its card. */
 export const factorLink = ({ factor, rank, name }) =>
-  h("a", { className: "factor-link", href: `#/factors/${factor}`, title: `Factor ${rank + 1}` }, dot(rank), name);
+  h("a", { className: "factor-link", href: `#/factors/${factor}`, title: rankName(rank) }, dot(rank), name);
 
 /** A list with a bar behind each row, or none: {label, share, value}, a share of 1 being the whole width. */
 export const barList = (rows) =>

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { putIn } from "./basket.js";
 import { drawSizes } from "./charts.js";
-import { barList, empty, factorLink, fill, h, itemLink, labels, number, percent, plural, say, userLink } from "./dom.js";
+import { barList, empty, explained, factorLink, fill, h, itemLink, labels, number, percent, plural, say, userLink } from "./dom.js";
 import { pickItem } from "./search.js";
 
 export function showItem(main, card, [chosen]) {
@@ -56,7 +56,7 @@ function page(found, card) {
     h(
       "div",
       { className: "pair" },
-      h("div", { className: "stack" }, found.factors.length > 0 && factorsCard(found), alikeCard(found, card)),
+      h("div", { className: "stack" }, found.factors.length > 0 && factorsCard(found, card), alikeCard(found, card)),
       h(
         "section",
         { className: "card", "aria-labelledby": "takers-title" },
@@ -74,12 +74,12 @@ function page(found, card) {
   ];
 }
 
-const factorsCard = (found) =>
+const factorsCard = (found, card) =>
   h(
     "section",
     { className: "card", "aria-labelledby": "factors-title" },
     h("h2", { id: "factors-title" }, "Factors it belongs to"),
-    h("p", { className: "hint" }, "How much of its expected counts each factor explains."),
+    h("p", { className: "hint" }, `How much of its ${explained(card)} each factor explains.`),
     barList(found.factors.map((one) => ({ label: factorLink(one), share: one.share, value: percent(one.share) }))),
   );
 

@@ -58,7 +58,7 @@ function summary(found) {
     `${plural(found.item.length, "item")} on ${plural(found.islands.length, "island")}`,
     found.item.length < found.n_items ? `, the most popular of ${count(found.n_items)}` : "",
     lacking
-      ? `. The other ${plural(lacking, "factor")} ${lacking === 1 ? "has" : "have"} no island: for every item, another factor is more distinctive.`
+      ? `. ${lacking === 1 ? "One factor has" : `The other ${plural(lacking, "factor")} have`} no island: for every item, another factor is more distinctive.`
       : ", one for each factor.",
   ].join("");
 }

@@ -1,7 +1,7 @@
 // A ranked list of recommendations, each of which opens to show its reasons.
 
 import { get } from "./api.js";
-import { factorLink, fault, h, itemLink, labels, loading, number, percent, plural, say } from "./dom.js";
+import { factorLink, fault, h, itemLink, labels, loading, number, percent, plural, say, scoreName } from "./dom.js";
 
 /**
  * @param items as the server ranks them: {item, name, score, lift, interval, at_least_one}
@@ -10,7 +10,7 @@ import { factorLink, fault, h, itemLink, labels, loading, number, percent, plura
  */
 export function rankedList({ items, reasons, add, card }) {
   const widest = Math.max(1, ...items.map((row) => row.interval?.[1] ?? 0));
-  const score = { kind: "score", head: scoreName(card), width: "4.4rem", cell: (row) => number(row.score) };
+  const score = { kind: "score", head: card.scores_are_counts ? "expected" : "score", width: "4.4rem", cell: (row) => number(row.score) };
   const lift = { kind: "lift", head: "lift", width: "4rem", cell: (row) => `× ${number(row.lift)}` };
   const range = { kind: "interval", head: "90 % interval", width: "8.2rem", cell: (row) => interval(row, widest) };
   const chance = { kind: "chance", head: "P(y ≥ 1)", width: "3.9rem", cell: (row) => percent(row.at_least_one) };
@@ -61,9 +61,6 @@ function entry(row, called, columns, { reasons, add, card }) {
   return h("li", { "data-item": row.item }, button, why);
 }
 
-/** Scores are expected counts, unless the model was fitted to something else. */
-const scoreName = (card) => (card.scores_are_counts ? "expected" : "score");
-
 function interval(row, widest) {
   const [low, high] = row.interval;
   const at = (value) => `${Math.min(100, (100 * value) / widest)}%`;
@@ -92,9 +89,9 @@ async function explain(place, row, reasons, add, card) {
   place.replaceChildren(loading("Loading reasons …", 3));
   try {
     const found = await reasons(row.item);
-    place.replaceChildren(...why(found, scoreName(card)), actions);
+    place.replaceChildren(...why(found, card), actions);
     if (card.can.similar_items) alike(row, actions);
-    const first = found.factors[0] ?? found.parts[0];
+    const first = found.factors.find(({ rank }) => rank !== null) ?? found.parts[0];
     say(
       first
         ? `${first.name} contributes ${percent(first.contribution / found.score)} of the score`
@@ -105,15 +102,21 @@ async function explain(place, row, reasons, add, card) {
   }
 }
 
+const FOR_ALL = ["NBFISM", "NBSLIM"]; // have no priors on users, but intercepts of items
+
 /** The parts of a score, by taste and by item; each table adds up to the score. */
-function why(found, scoreIs) {
-  const total = `the ${scoreIs === "expected" ? "expected count" : scoreIs} of ${number(found.score)}`;
+function why(found, card) {
+  const total = `the ${scoreName(card)} of ${number(found.score)}`;
+  const common = found.factors.filter(({ rank }) => rank === null);
   if (!found.parts.length) return [h("p", {}, `Without any history, every user gets ${total}.`)];
   const tastes = found.factors.length
     ? partTable(
         `Tastes behind ${total}`,
-        found.factors.map((one) => [factorLink(one), one.contribution]),
-        [[plural(found.other_factors.n_factors, "other factor"), found.other_factors.contribution]],
+        found.factors.filter(({ rank }) => rank !== null).map((one) => [factorLink(one), one.contribution]),
+        [
+          [plural(found.other_factors.n_factors, "other factor"), found.other_factors.contribution],
+          ...common.map((one) => [factorLink(one), one.contribution]),
+        ],
       )
     : null;
   const called = labels(found.parts);
@@ -125,7 +128,7 @@ function why(found, scoreIs) {
     ]),
     [
       [plural(found.others.n_items, "other item"), found.others.contribution],
-      ["prior, before any data", found.prior],
+      [FOR_ALL.includes(card.class) ? "everybody, whatever they have" : "prior, before any data", found.prior],
     ],
   );
   return [tastes, items].filter(Boolean);

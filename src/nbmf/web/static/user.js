@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { fillBasket, putIn } from "./basket.js";
 import { colour, draw, escaped, labelPoints, logTicks, short } from "./charts.js";
-import { count, empty, factorLink, fill, h, itemLink, number, numberTable, percent, plural, say, userLink } from "./dom.js";
+import { count, empty, factorLink, fill, h, itemLink, number, numberTable, percent, plural, say, scoreName, userLink } from "./dom.js";
 import { rankedList } from "./ranked.js";
 import { pickUser } from "./search.js";
 
@@ -55,7 +55,7 @@ const tasteList = (factors) =>
   h(
     "ul",
     { className: "tastes", "aria-label": "Tastes: the largest factors of this user" },
-    factors.filter((one) => one.share >= 0.05).map((one) => h("li", {}, factorLink(one), ` ${percent(one.share)}`)),
+    factors.filter((one) => one.rank !== null && one.share >= 0.05).map((one) => h("li", {}, factorLink(one), ` ${percent(one.share)}`)),
   );
 
 /** An unknown user: say so, and offer users with similar ids. */
@@ -98,7 +98,7 @@ function bestCard(found, user, card) {
   const hint = h(
     "p",
     { className: "hint" },
-    `New items by ${card.scores_are_counts ? "expected count" : "score"}. `,
+    `New items by ${scoreName(card)}. `,
     reasons && "Select one to see why.",
   );
   return [title, hint, rankedList({ items: found.items, reasons, add: card.can.recommend_for ? putIn : null, card })];
@@ -108,7 +108,7 @@ function tookCard(found, card) {
   const title = h("h2", { id: "took-title" }, card.can.exposures ? "History and exposure" : "History");
   if (!found.items.length)
     return [title, empty("No history.", h("p", {}, "Without counts in the training data, recommendations come from the prior alone."))];
-  const hasChart = found.items[0].expected !== undefined;
+  const hasChart = found.items[0].expected !== undefined && card.target !== "binary";
   const hint = card.can.exposures
     ? h(
         "p",
@@ -119,7 +119,7 @@ function tookCard(found, card) {
         h("b", { className: "under" }, "under-exposed"),
         ".",
       )
-    : hasChart && h("p", { className: "hint" }, "On the line, counts are as high as the user’s tastes explain.");
+    : hasChart && h("p", { className: "hint" }, onTheLine(card));
   const chart =
     hasChart &&
     h("div", { className: "chart", role: "img", "aria-label": "Chart of the history; the table below lists its values" });
@@ -128,6 +128,12 @@ function tookCard(found, card) {
     h("p", { className: "hint" }, `The ${count(found.items.length)} largest of ${count(found.n_items)} counts.`);
   return [title, hint, chart, historyTable(found), more];
 }
+
+const onTheLine = (card) =>
+  `On the line, ${card.target === "log1p" ? "ln(1 + count) is" : "counts are"} as high as the user’s ${card.class === "NBFISM" ? "other items explain" : "tastes explain"}.${card.target === "log1p" ? " Expected values are of ln(1 + count)." : ""}`;
+
+/** A count in the form that the model predicts. */
+const formed = (value, card) => (card.target === "log1p" ? Math.log1p(value) : value);
 
 function historyTable(found) {
   const columns = ["count", "expected", "exposure"].filter((name) => found.items[0][name] !== undefined);
@@ -144,13 +150,13 @@ function plot(section, found, card) {
   if (!place) return;
   const shows = card.can.exposures ? "exposure" : "expected";
   const rows = found.items.filter((row) => row.count > 0 && row[shows] > 0);
-  const x = rows.map((row, n) => spread(row.count, n));
+  const x = rows.map((row, n) => spread(card.can.exposures ? row.count : formed(row.count, card), n));
   const y = rows.map((row) => row[shows]);
   const [left, right] = [Math.min(...x) / 1.25, Math.max(...x, 2) * 1.6];
   const [low, high] = [Math.min(...y, 0.5) / 1.25, Math.max(...y, 2) * 1.3];
   const words = rows.map(
     (row) =>
-      `<b>${escaped(row.name)}</b><br>count ${number(row.count)}, expected ${number(row.expected)}` +
+      `<b>${escaped(row.name)}</b><br>count ${number(row.count)}, ${scoreName(card)} ${number(row.expected)}` +
       (row.exposure === undefined ? "" : `<br>exposure ${number(row.exposure)} ± ${number(row.sd)}`),
   );
   const dashed = { type: "line", line: { color: colour("alarm"), width: 1.5, dash: "dash" } };
@@ -184,17 +190,17 @@ function plot(section, found, card) {
     ],
     layout: {
       ...layout,
-      xaxis: logarithmic(axis, "count", [left, right]),
-      yaxis: logarithmic(axis, shows, [low, high]),
+      xaxis: logarithmic(axis, shows === "expected" && card.target === "log1p" ? "ln(1 + count)" : "count", [left, right]),
+      yaxis: logarithmic(axis, shows === "expected" ? scoreName(card) : shows, [low, high]),
       shapes: [line],
     },
-    annotate: (area) => labelPoints(area, notable(rows).map((n) => [short(rows[n].name), n]), x, y),
+    annotate: (area) => labelPoints(area, notable(rows, card).map((n) => [short(rows[n].name), n]), x, y),
   }));
 }
 
 /** The rows to name on the chart, in turns: the most exposed, the least exposed, those with the largest counts. */
-function notable(rows) {
-  const excess = (row) => row.exposure ?? row.count / row.expected;
+function notable(rows, card) {
+  const excess = (row) => row.exposure ?? formed(row.count, card) / row.expected;
   const order = (value) => rows.map((_, n) => n).sort((a, b) => value(rows[b]) - value(rows[a]));
   const turns = [order(excess), order((row) => row.count), order((row) => -excess(row))];
   return [...new Set(Array.from({ length: 4 }, (_, n) => turns.map((list) => list[n])).flat())].filter((n) => n >= 0);
