@@ -13,7 +13,7 @@ E = exposure(t, μ), the sums of both sides are
 Several starts stand side by side: V is items × RK, and the other side is items × R(K+1), [H | b] of each of R starts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, Self
@@ -27,7 +27,7 @@ from nbmf.backends.counts import Counts
 from nbmf.backends.reference import pool_unseen
 from nbmf.model.factors import Factor
 
-OWN = 16  # units in the last place of a sum, below which what is left without an item's own part is rounding
+OWN = 1024  # units in the last place of a sum, below which what is left without an item's own part is rounding
 BLOCK_ROWS = 1 << 14  # rows whose differences are made in double precision at a time
 
 Form = Callable[[NDArray[Any]], NDArray[Any]]
@@ -184,40 +184,56 @@ def _without_diagonal(square: Array) -> Array:
 
 def exposed_inputs(counts: EncoderCounts, outputs: Array) -> Array:
     """Return (Σ_u x_uj + ρ) Σ_{i≠j} H_ik, what V is exposed to where every exposure is 1."""
-    return _others(outputs, np.ones(len(outputs)), counts.met)
+    found = np.empty_like(outputs)
+    for rows, others in sums_of_others(outputs, np.ones(len(outputs))):
+        found[rows] = others * counts.met[rows, None]
+    return found
 
 
 def exposed_outputs(counts: EncoderCounts, inputs: Array, known: NDArray[np.float64] | float) -> Array:
     """Return Σ_{j≠i} (Σ_u x_uj + ρ) V_jk, and the number of known cells, what [H | b] is exposed to there."""
     found = np.empty((len(inputs), inputs.shape[1] + 1), inputs.dtype)
-    found[:, :-1], found[:, -1] = _others(inputs, counts.met, np.ones(len(inputs))), known
+    for rows, others in sums_of_others(inputs, counts.met):
+        found[rows, :-1] = others
+    found[:, -1] = known
     return found
 
 
 def evidence_of_all(counts: EncoderCounts, one: Encoder) -> float:
     """Return −Σ_ui μ_ui − ρ ΣB over every cell, the part of a log-likelihood that its zeros bring."""
-    (V, H, b), met = one, counts.met
-    own = sum(float(met[rows] @ np.einsum("jk,jk->j", V[rows], H[rows], dtype=np.float64)) for rows in _blocks(len(V)))
-    sums = _weighed(V, met), _weighed(H, np.ones(len(H)))
-    return float(own - sums[0] @ sums[1] - counts.by_user.shape[0] * b.sum(dtype=np.float64))
+    return -sum_weights(one, counts.met) - counts.by_user.shape[0] * float(one.intercept.sum(dtype=np.float64))
 
 
-def _others(values: Array, weights: NDArray[np.float64], scales: NDArray[np.float64]) -> Array:
-    """Return for each row the weighted sum of all other rows, times the row's scale.
+def sum_weights(one: Encoder, weights: NDArray[np.float64]) -> float:
+    """Return Σ_j weight_j Σ_{i≠j} B_ji."""
+    pieces = sums_of_others(one.outputs, np.ones(len(one.outputs)))
+    return sum(float(weights[rows] @ np.einsum("jk,jk->j", one.inputs[rows], others)) for rows, others in pieces)
 
-    A row that is all of a sum but rounding leaves nothing of it.
+
+def sums_of_others(values: Array, weights: NDArray[np.float64]) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+    """Yield, for some rows at a time, the weighted sum of all other rows.
+
+    The largest row is left out of its sum in the first place: if it is most of the sum, only rounding would be left.
     """
-    total, found = _weighed(values, weights), np.empty_like(values)
-    least = OWN * float(np.finfo(values.dtype).eps) * total
+    total, largest = np.zeros((2, values.shape[1]))
+    place, rest = np.zeros(values.shape[1], np.intp), np.zeros(values.shape[1])
+    columns = np.arange(values.shape[1])
     for rows in _blocks(len(values)):
-        left = total - weights[rows, None] * values[rows]
-        found[rows] = np.where(left > least, left, 0.0) * scales[rows, None]
-    return found
-
-
-def _weighed(values: Array, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    parts = [weights[rows] @ values[rows].astype(np.float64) for rows in _blocks(len(values))]
-    return np.asarray(np.sum(parts, axis=0))
+        parts = weights[rows, None] * values[rows]
+        at = parts.argmax(axis=0)
+        larger = parts[at, columns] > largest
+        largest[larger], place[larger] = parts[at, columns][larger], rows.start + at[larger]
+        total += parts.sum(axis=0)
+    for rows in _blocks(len(values)):
+        parts = weights[rows, None] * values[rows]
+        inside = (place >= rows.start) & (place < rows.start + len(parts))
+        parts[place[inside] - rows.start, columns[inside]] = 0
+        rest += parts.sum(axis=0)
+    for rows in _blocks(len(values)):
+        parts = weights[rows, None] * values[rows]
+        others, inside = total - parts, (place >= rows.start) & (place < rows.start + len(parts))
+        others[place[inside] - rows.start, columns[inside]] = rest[inside]
+        yield rows, others
 
 
 def _blocks(n_rows: int) -> list[slice]:

@@ -26,19 +26,24 @@ from nbmf.backends.cpu.encode import (
 )
 from nbmf.backends.cpu.passes import Cpu, _not_below_zero, _unsigned
 from nbmf.backends.encoder import (
+    OWN,
     Encoder,
     EncoderCounts,
     evidence_of_all,
     exposed_inputs,
     exposed_outputs,
     starts_of,
+    sum_weights,
+    sums_of_others,
 )
 from nbmf.backends.threads import one_blas_thread
 
 
 @dataclass(frozen=True)
 class SparseInferred:
-    """Of one start: W and R of each user side by side, the shares of the stored cells, and exposures if they vary."""
+    """Of one start: W and R of each user, whole and without their largest terms, side by side; the shares of the stored
+    cells; and exposures if they vary.
+    """
 
     encoder: Encoder
     hidden: Array
@@ -48,13 +53,16 @@ class SparseInferred:
 
 @dataclass(frozen=True)
 class Exposed:
-    """Exposures of unseen cells by user and cluster, of stored cells, their difference, and Σ_i E_ui H_i."""
+    """Exposures of unseen cells by user and cluster, of stored cells, their difference, and what V is exposed to.
 
-    unseen: Array
-    exposures: Array
-    excess: Array
+    All are in double precision, as large parts are taken off them.
+    """
+
+    unseen: NDArray[np.float64]
+    exposures: NDArray[np.float64]
+    excess: NDArray[np.float64]
     labels: NDArray[Any]
-    users: Array
+    inputs: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -80,7 +88,7 @@ class CpuEncoder(Cpu):
 
     def _infer(self, counts: EncoderCounts, given: Given, one: Encoder) -> tuple[SparseInferred, float]:
         by_user, (n_users, dtype) = counts.by_user, (counts.by_user.shape[0], one.inputs.dtype)
-        hidden, shares = np.empty((n_users, 2, one.inputs.shape[1]), dtype), np.empty(by_user.nnz, dtype)
+        hidden, shares = np.empty((n_users, 4, one.inputs.shape[1]), dtype), np.empty(by_user.nnz, dtype)
         varies = given.likelihood.has_exposure or counts.n_unknown > 0
         intensities, log_evidence = np.empty_like(shares) if varies else None, np.zeros(n_users)
         walk = (by_user.indptr, _unsigned(by_user.indices))
@@ -89,9 +97,11 @@ class CpuEncoder(Cpu):
         exposed = self._expose(counts, given, one, (hidden, intensities, log_evidence)) if varies else None
         total = float(log_evidence.sum())
         if given.likelihood.has_exposure:
-            total -= counts.penalty * _sum_weights(one)
-        else:
+            total -= sum_weights(one, np.full(len(one.inputs), counts.penalty)) if counts.penalty else 0.0
+        elif exposed is None:
             total += evidence_of_all(counts, one)
+        else:
+            total -= float(np.einsum("jk,jk->", one.inputs, exposed.inputs)) + float(counts.n_known(0) @ one.intercept)
         return SparseInferred(one, hidden, shares, exposed), total
 
     def _expose(self, counts: EncoderCounts, given: Given, one: Encoder, found: Any) -> Exposed:
@@ -104,16 +114,24 @@ class CpuEncoder(Cpu):
         sums, sizes = _sum_clusters(one.side, labels, n_clusters), np.bincount(labels, minlength=n_clusters)
         with one_blas_thread():
             unseen = hidden[:, 0] @ sums[:, :-1].T + sums[:, -1]
-        excess, exposures = np.empty_like(intensities), np.empty_like(intensities)
+        excess, exposures = np.empty((2, by_user.nnz))
         walk = (by_user.indptr, _unsigned(by_user.indices), by_user.data, hidden, intensities, one.outputs)
         α, labels = float(np.ravel(given.likelihood.concentration)[0]), _unsigned(labels)
         ties_of = (α, labels, sizes.astype(np.float64), unseen, excess, exposures, log_evidence)
         self._share_out((by_user.indptr, (expose_rows, *walk, one.intercept, *ties_of)))
         with one_blas_thread():
             users = unseen @ sums[:, :-1]
-        beyond = np.empty_like(users)
-        self._share_out((by_user.indptr, (project_rows, *walk[:2], excess, one.outputs, beyond)))
-        return Exposed(unseen, exposures, excess, labels, _not_below_zero(users + beyond))
+        beyond, rests = np.empty((2, *users.shape))
+        H = one.outputs.astype(np.float64)
+        self._share_out((by_user.indptr, (project_rows, *walk[:2], excess, H, beyond, rests)))
+        users = _not_below_zero(users + beyond)
+        inputs = np.zeros_like(H)
+        for block, of_users in _by_block(counts):
+            self._share_out((block[0], (expose_inputs, *block, counts.inputs, exposures, H, users[of_users], inputs)))
+        if counts.penalty:
+            for rows, others in sums_of_others(H, np.ones(len(H))):
+                inputs[rows] += counts.penalty * others
+        return Exposed(unseen, exposures, excess, labels, inputs)
 
     def sum_inputs(self, counts: EncoderCounts, inferred: SparseInferred) -> tuple[Sums, Array]:
         """Return both sums of V, and what is allocated to [H | b]."""
@@ -126,28 +144,27 @@ class CpuEncoder(Cpu):
         allocated = np.column_stack((to_outputs, (b * to_intercepts).astype(b.dtype)))
         if inferred.exposed is None:
             return Sums(to_inputs, exposed_inputs(counts, H)), allocated
-        exposed = counts.penalty * (H.sum(axis=0, dtype=np.float64) - H)
-        for walk, users in _by_block(counts):
-            of_users = inferred.exposed.users[users]
-            loop = (expose_inputs, *walk, counts.inputs, inferred.exposed.exposures, H, of_users, exposed)
-            self._share_out((walk[0], loop))
-        return Sums(to_inputs, _not_below_zero(exposed).astype(V.dtype)), allocated
+        return Sums(to_inputs, inferred.exposed.inputs.astype(V.dtype)), allocated
 
     def expose_outputs(self, counts: EncoderCounts, inferred: SparseInferred, inputs: Array) -> Array:
         """Return what [H | b] is exposed to, with a V that may be newer."""
         exposed, by_user = inferred.exposed, counts.by_user
         if exposed is None:
             return exposed_outputs(counts, inputs, float(by_user.shape[0]))
-        projected = np.empty((by_user.shape[0], inputs.shape[1]), inputs.dtype)
+        V, (projected, rests) = inputs.astype(np.float64), np.empty((2, by_user.shape[0], inputs.shape[1]))
         walk = (by_user.indptr, _unsigned(by_user.indices), counts.inputs)
-        self._share_out((by_user.indptr, (project_rows, *walk, inputs, projected)))
-        shared = self._sum_rows(np.column_stack((projected, np.ones_like(projected[:, :1]))), exposed.unseen)
-        found = shared[exposed.labels]
-        found[:, :-1] += counts.penalty * (inputs.sum(axis=0, dtype=np.float64) - inputs)
+        self._share_out((by_user.indptr, (project_rows, *walk, V, projected, rests)))
+        shared = self._sum_rows(np.column_stack((projected, np.ones(len(projected)))), exposed.unseen)[exposed.labels]
+        found = shared.copy()
         for walk, users in _by_block(counts):
             cells = (counts.inputs, exposed.excess, exposed.exposures)
-            self._share_out((walk[0], (expose_outputs, *walk, *cells, inputs, projected[users], found)))
-        return _not_below_zero(found).astype(inputs.dtype)
+            loop = (expose_outputs, *walk, *cells, V, projected[users], rests[users], found)
+            self._share_out((walk[0], loop))
+        found = np.where(found > OWN * np.finfo(np.float64).eps * shared, found, 0.0)
+        if counts.penalty:
+            for rows, others in sums_of_others(V, np.full(len(V), counts.penalty)):
+                found[rows, :-1] += others
+        return found.astype(inputs.dtype)
 
 
 def _by_block(counts: EncoderCounts) -> list[tuple[tuple[Any, ...], slice]]:
@@ -164,14 +181,7 @@ def _sum_clusters(values: Array, labels: NDArray[Any], n_clusters: int) -> Array
     order = np.argsort(labels, kind="stable")
     sums = np.zeros((n_clusters, values.shape[1]))
     np.add.at(sums, labels[order], values[order])
-    return sums.astype(values.dtype)
-
-
-def _sum_weights(one: Encoder) -> float:
-    """Return Σ_{j≠i} B_ji."""
-    V, H = one.inputs, one.outputs
-    own = float(np.einsum("jk,jk->", V, H, dtype=np.float64))
-    return max(float(V.sum(axis=0, dtype=np.float64) @ H.sum(axis=0, dtype=np.float64)) - own, 0.0)
+    return sums
 
 
 def intensities_of_stored(inputs: sp.csr_array, one: Encoder, n_threads: int | None = None) -> sp.csr_array:
