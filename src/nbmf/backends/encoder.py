@@ -27,7 +27,6 @@ from nbmf.backends.counts import Counts
 from nbmf.backends.reference import pool_unseen
 from nbmf.model.factors import Factor
 
-OWN = 1024  # units in the last place of a sum, below which what is left without an item's own part is rounding
 BLOCK_ROWS = 1 << 14  # rows whose differences are made in double precision at a time
 
 Form = Callable[[NDArray[Any]], NDArray[Any]]

@@ -10,7 +10,6 @@ import numpy as np
 
 from nbmf.backends.cpu.elementary import log, log1p, prefetch, prefetch_row
 from nbmf.backends.cpu.kernels import AHEAD, CACHE_LINE, RUN, _sum_rows, compiled
-from nbmf.backends.encoder import OWN
 
 LARGE = 0.75  # share of a sum from which a term is left out in the first place; more than half, so that there is one
 
@@ -172,18 +171,25 @@ def expose_rows(
 
 
 @compiled
-def expose_inputs(start, stop, indptr, users, order, inputs, exposures, H, exposed, found):
-    """Add to each item Σ_u x_uj (Q_uk − E_uj H_jk), Q being the users' rows of `exposed`."""
-    total, least = np.empty(H.shape[1]), OWN * np.finfo(np.float64).eps
+def expose_inputs(start, stop, indptr, users, order, inputs, exposures, H, gross, unseen, seen, rests, found, doubt):
+    """Add to each item Σ_u x_uj (Q_uk − E_uj H_jk), Q_u being Σ_i E_ui H_i over the unseen items and over the others.
+
+    `doubt` is what the unseen part was the rest of, `gross`, summed up likewise.
+    """
+    total, total_gross = np.empty(H.shape[1]), np.empty(H.shape[1])
     for item in range(start, stop):
         total[:] = 0.0
+        total_gross[:] = 0.0
         for p in range(indptr[item], indptr[item + 1]):
             user, x, exposure = users[p], np.float64(inputs[order[p]]), exposures[order[p]]
             for k in range(H.shape[1]):
-                left = exposed[user, k] - exposure * H[item, k]
-                total[k] += x * (left if left > least * exposed[user, k] else 0.0)
+                whole, own = seen[user, k], exposure * H[item, k]
+                left = rests[user, k] if own > LARGE * whole else whole - own
+                total[k] += x * (unseen[user, k] + left)
+                total_gross[k] += x * gross[user, k]
         for k in range(H.shape[1]):
             found[item, k] += total[k]
+            doubt[item, k] += total_gross[k]
 
 
 @compiled
@@ -206,6 +212,41 @@ def expose_outputs(start, stop, indptr, users, order, inputs, excess, exposures,
         for k in range(n_components):
             found[item, k] += total[k]
         found[item, n_components] += beyond
+
+
+@compiled
+def expose_one_input(item, k, indptr, indices, inputs, exposures, unseen, labels, H):
+    """Return Σ_u x_uj Σ_{i≠j} E_ui H_ik of one item and component, term by term."""
+    total = 0.0
+    for user in range(len(indptr) - 1):
+        x, others, p = 0.0, 0.0, indptr[user]
+        for q in range(indptr[user], indptr[user + 1]):
+            x += inputs[q] if indices[q] == item else 0.0
+        if x == 0.0:
+            continue
+        for i in range(len(H)):
+            exposure = unseen[user, labels[i]]
+            if p < indptr[user + 1] and indices[p] == i:
+                exposure = exposures[p]
+                p += 1
+            others += 0.0 if i == item else exposure * H[i, k]
+        total += x * others
+    return total
+
+
+@compiled
+def expose_one_output(item, k, indptr, indices, inputs, exposures, unseen, labels, V):
+    """Return Σ_u E_ui Σ_{j≠i} x_uj V_jk of one item and component, term by term."""
+    total = 0.0
+    for user in range(len(indptr) - 1):
+        exposure, others = unseen[user, labels[item]], 0.0
+        for p in range(indptr[user], indptr[user + 1]):
+            if indices[p] == item:
+                exposure = exposures[p]
+            else:
+                others += inputs[p] * V[indices[p], k]
+        total += exposure * others
+    return total
 
 
 @compiled

@@ -18,6 +18,8 @@ from nbmf.backends.counts import Counts
 from nbmf.backends.cpu.encode import (
     encode_rows,
     expose_inputs,
+    expose_one_input,
+    expose_one_output,
     expose_outputs,
     expose_rows,
     gather_rows,
@@ -26,7 +28,6 @@ from nbmf.backends.cpu.encode import (
 )
 from nbmf.backends.cpu.passes import Cpu, _not_below_zero, _unsigned
 from nbmf.backends.encoder import (
-    OWN,
     Encoder,
     EncoderCounts,
     evidence_of_all,
@@ -37,6 +38,12 @@ from nbmf.backends.encoder import (
     sums_of_others,
 )
 from nbmf.backends.threads import one_blas_thread
+
+SURE = {np.dtype(np.float32): 2.0**-30, np.dtype(np.float64): 2.0**-16}
+"""Share of a sum from which what is left, after unknown cells or those of a cluster are taken off, has enough digits.
+
+Below it the terms are added up anew. They are few: an item, and a component of almost no other item.
+"""
 
 
 @dataclass(frozen=True)
@@ -119,19 +126,31 @@ class CpuEncoder(Cpu):
         α, labels = float(np.ravel(given.likelihood.concentration)[0]), _unsigned(labels)
         ties_of = (α, labels, sizes.astype(np.float64), unseen, excess, exposures, log_evidence)
         self._share_out((by_user.indptr, (expose_rows, *walk, one.intercept, *ties_of)))
+        exposed = Exposed(unseen, exposures, excess, labels, np.zeros(one.outputs.shape))
+        self._expose_inputs(counts, exposed, one.outputs.astype(np.float64), sums[:, :-1], SURE[one.inputs.dtype])
+        return exposed
+
+    def _expose_inputs(self, counts: EncoderCounts, exposed: Exposed, H: Array, sums: Array, sure: float) -> None:
+        """Set what V is exposed to: the parts of unseen cells and of stored ones, and the prior's."""
+        by_user, inputs = counts.by_user, exposed.inputs
+        walk = by_user.indptr, _unsigned(by_user.indices)
         with one_blas_thread():
-            users = unseen @ sums[:, :-1]
-        beyond, rests = np.empty((2, *users.shape))
-        H = one.outputs.astype(np.float64)
-        self._share_out((by_user.indptr, (project_rows, *walk[:2], excess, H, beyond, rests)))
-        users = _not_below_zero(users + beyond)
-        inputs = np.zeros_like(H)
-        for block, of_users in _by_block(counts):
-            self._share_out((block[0], (expose_inputs, *block, counts.inputs, exposures, H, users[of_users], inputs)))
+            gross = exposed.unseen @ sums
+        stored, rests, taken, _ = np.empty((4, *gross.shape))
+        self._share_out((by_user.indptr, (project_rows, *walk, exposed.exposures, H, stored, rests)))
+        of_unseen = exposed.exposures - exposed.excess
+        self._share_out((by_user.indptr, (project_rows, *walk, of_unseen, H, taken, _)))
+        doubt, parts = np.zeros_like(H), (gross, _not_below_zero(gross - taken), stored, rests)
+        for block, users in _by_block(counts):
+            of_users = [part[users] for part in parts]
+            loop = (expose_inputs, *block, counts.inputs, exposed.exposures, H, *of_users, inputs, doubt)
+            self._share_out((block[0], loop))
+        anew = (*walk, counts.inputs, exposed.exposures, exposed.unseen, exposed.labels, H)
+        for item, k in np.argwhere(inputs < sure * doubt).tolist():
+            inputs[item, k] = expose_one_input(item, k, *anew)
         if counts.penalty:
             for rows, others in sums_of_others(H, np.ones(len(H))):
                 inputs[rows] += counts.penalty * others
-        return Exposed(unseen, exposures, excess, labels, inputs)
 
     def sum_inputs(self, counts: EncoderCounts, inferred: SparseInferred) -> tuple[Sums, Array]:
         """Return both sums of V, and what is allocated to [H | b]."""
@@ -156,11 +175,13 @@ class CpuEncoder(Cpu):
         self._share_out((by_user.indptr, (project_rows, *walk, V, projected, rests)))
         shared = self._sum_rows(np.column_stack((projected, np.ones(len(projected)))), exposed.unseen)[exposed.labels]
         found = shared.copy()
-        for walk, users in _by_block(counts):
+        for block, users in _by_block(counts):
             cells = (counts.inputs, exposed.excess, exposed.exposures)
-            loop = (expose_outputs, *walk, *cells, V, projected[users], rests[users], found)
-            self._share_out((walk[0], loop))
-        found = np.where(found > OWN * np.finfo(np.float64).eps * shared, found, 0.0)
+            loop = (expose_outputs, *block, *cells, V, projected[users], rests[users], found)
+            self._share_out((block[0], loop))
+        anew = (*walk, exposed.exposures, exposed.unseen, exposed.labels, V)
+        for item, k in np.argwhere(found[:, :-1] < SURE[inputs.dtype] * shared[:, :-1]).tolist():
+            found[item, k] = expose_one_output(item, k, *anew)
         if counts.penalty:
             for rows, others in sums_of_others(V, np.full(len(V), counts.penalty)):
                 found[rows, :-1] += others
