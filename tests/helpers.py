@@ -272,4 +272,7 @@ def interrupted_at(sweep: int, monkeypatch: Any) -> None:
         if snapshot.sweep == sweep:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(nbmf.NBMF, "fit", lambda self, X, **settings: fit(self, X, callbacks=[callback], **settings))
+    def interrupted(self: nbmf.NBMF, X: Any, callbacks: Iterable[Any] = (), **settings: Any) -> nbmf.NBMF:
+        return fit(self, X, callbacks=[*callbacks, callback], **settings)
+
+    monkeypatch.setattr(nbmf.NBMF, "fit", interrupted)

@@ -7,7 +7,7 @@ import pytest
 
 import nbmf
 import nbmf.cli.warm
-from helpers import typed
+from helpers import interrupted_at, typed
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +68,14 @@ def test_help_lists_every_command_with_a_sentence():
     for name, sentence in sentences.items():
         assert sentence.endswith("."), name
         assert f"Usage: main {name} [OPTIONS]" in typed(name, "--help").stdout
+
+
+def test_ctrl_c_during_a_fit_ends_warm(monkeypatch):
+    interrupted_at(1, monkeypatch)
+    few = [nbmf.NBMF(2, max_iter=2, tol=0.0), nbmf.PoissonMF(2)]
+    monkeypatch.setattr(nbmf.cli.warm, "_models", lambda dtype: iter(few))
+    assert typed("warm", code=130).stderr.endswith("interrupted; what was compiled is kept\n")
+    assert not hasattr(few[1], "n_iter_")
 
 
 def test_warm_counts_each_version_once_and_names_real_folders(monkeypatch):

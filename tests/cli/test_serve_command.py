@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 import helpers
 import nbmf
 import nbmf.cli.serve
-from helpers import child
+from helpers import child, interrupted_at
 from nbmf.web.reload import ServedModel, history_of
 from serving import TOKEN, Client, wait_for, write_model
 from small_study import write_plays
@@ -122,6 +123,39 @@ def test_explore_fits_once_and_again_when_the_data_is_newer(tmp_path, started, m
     assert "plays.nbmf: written" in typed("explore", plays, *QUICK, "--refit", "--model", "poisson")
     assert isinstance(nbmf.load("plays.nbmf"), nbmf.PoissonMF)
     assert [path for path, _ in started] == ["plays.nbmf"] * 4
+
+
+def test_ctrl_c_during_its_fit_ends_explore(tmp_path, started, monkeypatch):
+    """It went on to serve the unfinished model, and would have shown it from then on."""
+    monkeypatch.chdir(tmp_path)
+    plays = write_plays(tmp_path)
+    kept = {path.name for path in tmp_path.iterdir()}
+    with monkeypatch.context() as patched:
+        interrupted_at(2, patched)
+        told = typed("explore", plays, *QUICK, code=130)
+    assert told.endswith("interrupted; plays.nbmf was not written\n")
+    assert started == []
+    assert {path.name for path in tmp_path.iterdir()} == kept
+    assert "plays.nbmf: written" in typed("explore", plays, *QUICK)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_no_server_starts_after_a_signal_that_a_library_has_lost(tmp_path, monkeypatch, number, code):
+    class Server:
+        def run(self, sockets):
+            raise AssertionError("it serves")
+
+    def make_server(*settings):
+        try:
+            os.kill(os.getpid(), number)
+        except (KeyboardInterrupt, SystemExit):
+            return Server()
+
+    monkeypatch.setattr("nbmf.web.process.make_server", make_server)
+    write_model(tmp_path / "model.nbmf")
+    told = typed("serve", tmp_path / "model.nbmf", "--port", 0, code=code)
+    assert "serving at" not in told
+    assert ("interrupted; nothing was served" in told) == (number == signal.SIGINT)
 
 
 def test_explore_does_not_show_a_model_of_other_settings(tmp_path, started, monkeypatch):

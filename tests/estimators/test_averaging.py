@@ -123,3 +123,19 @@ def test_a_member_may_have_learned_nothing():
     np.testing.assert_allclose(model.concentration_, mean_of(model, lambda m: np.reshape(m.concentration_, (1, 1))))
     mean = NegativeBinomial(1.0).averaged([NegativeBinomial(1.0), NegativeBinomial(np.array([[2.0, 4.0]]))])
     np.testing.assert_array_equal(mean.concentration, [[1.5, 2.5]])
+
+
+def test_ctrl_c_ends_all_starts():
+    """The starts that were fitted are averaged, the last one as far as it got."""
+    begun = []
+
+    def interrupt(snapshot):
+        begun.append(snapshot.sweep)
+        if begun.count(1) == 2 and snapshot.sweep == 3:
+            raise KeyboardInterrupt
+
+    model = nbmf.Averaged(nbmf.NBMF(2, max_iter=6, tol=0), n_runs=5, random_state=0)
+    with pytest.warns(UserWarning, match="interrupted"):
+        model.fit(small_matrix(20, 15), callbacks=[interrupt])
+    assert [member.n_iter_ for member in model.members_] == [6, 3]
+    assert model.ending_ == "interrupted"

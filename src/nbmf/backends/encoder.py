@@ -13,7 +13,7 @@ E = exposure(t, μ), the sums of both sides are
 Several starts stand side by side: V is items × RK, and the other side is items × R(K+1), [H | b] of each of R starts.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, Self
@@ -27,6 +27,7 @@ from nbmf.backends.counts import Counts
 from nbmf.backends.reference import pool_unseen
 from nbmf.model.factors import Factor
 
+OWN = 16  # units in the last place of a sum, below which what is left without an item's own part is rounding
 BLOCK_ROWS = 1 << 14  # rows whose differences are made in double precision at a time
 
 Form = Callable[[NDArray[Any]], NDArray[Any]]
@@ -181,23 +182,6 @@ def _without_diagonal(square: Array) -> Array:
     return square
 
 
-def exposed_inputs(counts: EncoderCounts, outputs: Array) -> Array:
-    """Return (Σ_u x_uj + ρ) Σ_{i≠j} H_ik, what V is exposed to where every exposure is 1."""
-    found = np.empty_like(outputs)
-    for rows, others in sums_of_others(outputs, np.ones(len(outputs))):
-        found[rows] = others * counts.met[rows, None]
-    return found
-
-
-def exposed_outputs(counts: EncoderCounts, inputs: Array, known: NDArray[np.float64] | float) -> Array:
-    """Return Σ_{j≠i} (Σ_u x_uj + ρ) V_jk, and the number of known cells, what [H | b] is exposed to there."""
-    found = np.empty((len(inputs), inputs.shape[1] + 1), inputs.dtype)
-    for rows, others in sums_of_others(inputs, counts.met):
-        found[rows, :-1] = others
-    found[:, -1] = known
-    return found
-
-
 def evidence_of_all(counts: EncoderCounts, one: Encoder) -> float:
     """Return −Σ_ui μ_ui − ρ ΣB over every cell, the part of a log-likelihood that its zeros bring."""
     return -sum_weights(one, counts.met) - counts.by_user.shape[0] * float(one.intercept.sum(dtype=np.float64))
@@ -205,34 +189,41 @@ def evidence_of_all(counts: EncoderCounts, one: Encoder) -> float:
 
 def sum_weights(one: Encoder, weights: NDArray[np.float64]) -> float:
     """Return Σ_j weight_j Σ_{i≠j} B_ji."""
-    pieces = sums_of_others(one.outputs, np.ones(len(one.outputs)))
-    return sum(float(weights[rows] @ np.einsum("jk,jk->j", one.inputs[rows], others)) for rows, others in pieces)
+    V, H = one.inputs, one.outputs
+    whole, total = Whole.of(H, np.ones(len(H))), 0.0
+    for rows in _blocks(len(V)):
+        others = whole.total - H[rows]
+        inside = (whole.largest >= rows.start) & (whole.largest < rows.start + len(others))
+        others[whole.largest[inside] - rows.start, inside] = whole.rest[inside]
+        total += float(weights[rows] @ np.einsum("jk,jk->j", V[rows], others))
+    return total
 
 
-def sums_of_others(values: Array, weights: NDArray[np.float64]) -> Iterator[tuple[slice, NDArray[np.float64]]]:
-    """Yield, for some rows at a time, the weighted sum of all other rows.
+class Whole(NamedTuple):
+    """A weighted sum of rows, column by column: its largest row, and the sum of the others.
 
-    The largest row is left out of its sum in the first place: if it is most of the sum, only rounding would be left.
+    Where one row is most of a sum, taking it off would leave nothing but rounding.
     """
-    total, largest = np.zeros((2, values.shape[1]))
-    place, rest = np.zeros(values.shape[1], np.intp), np.zeros(values.shape[1])
-    columns = np.arange(values.shape[1])
-    for rows in _blocks(len(values)):
-        parts = weights[rows, None] * values[rows]
-        at = parts.argmax(axis=0)
-        larger = parts[at, columns] > largest
-        largest[larger], place[larger] = parts[at, columns][larger], rows.start + at[larger]
-        total += parts.sum(axis=0)
-    for rows in _blocks(len(values)):
-        parts = weights[rows, None] * values[rows]
-        inside = (place >= rows.start) & (place < rows.start + len(parts))
-        parts[place[inside] - rows.start, columns[inside]] = 0
-        rest += parts.sum(axis=0)
-    for rows in _blocks(len(values)):
-        parts = weights[rows, None] * values[rows]
-        others, inside = total - parts, (place >= rows.start) & (place < rows.start + len(parts))
-        others[place[inside] - rows.start, columns[inside]] = rest[inside]
-        yield rows, others
+
+    total: NDArray[np.float64]
+    largest: NDArray[np.intp]
+    rest: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, values: Array, weights: NDArray[np.float64]) -> "Whole":
+        """Sum up in double precision."""
+        columns, (most, rest) = np.arange(values.shape[1]), np.zeros((2, values.shape[1]))
+        total, largest = np.zeros(values.shape[1]), np.zeros(values.shape[1], np.intp)
+        for rows in _blocks(len(values)):
+            parts = weights[rows, None] * values[rows]
+            at, sums = parts.argmax(axis=0), parts.sum(axis=0)
+            found = parts[at, columns]
+            parts[at, columns] = 0
+            others, is_larger = parts.sum(axis=0), found > most
+            rest += np.where(is_larger, others + most, sums)
+            largest[is_larger], most = rows.start + at[is_larger], np.maximum(found, most)
+            total += sums
+        return cls(total, largest, rest)
 
 
 def _blocks(n_rows: int) -> list[slice]:

@@ -227,10 +227,11 @@ def _tuned(train: "Interactions", test: "Interactions", settings: Values, option
         place, report = folder or Path(passing, "fits"), shown_by(progress, partial(row_in_words, goal=plan.goal))
         try:
             tuned = compare_tuned(train, test, plan, place, report=report)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             if folder is None:
                 raise
-            end_interrupted(f"finished fits are kept in {folder}, and the same command resumes there")
+            kept = f"finished fits are kept in {folder}, and the same command resumes there"
+            raise KeyboardInterrupt(kept) from error
         board = tuned.board(options["baseline"])  # reads the folder, which may be a temporary one
     for name, problem in tuned.problems().items():
         click.echo(f"note: {name} failed: {problem}", err=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import nbmf
-from nbmf.cli.options import components_option, file_option, option, seed_option
+from nbmf.cli.options import components_option, file_option, fit_whole, option, seed_option
 from nbmf.cli.serve import fit_and_keep
 from nbmf.cli.terminal import framed, sentences
 from nbmf.data import how_to_install
@@ -54,11 +54,10 @@ def demo(household: int | None, components: int, seed: int, output: str) -> None
     folder.mkdir(parents=True, exist_ok=True)
     kept = folder / "groceries.nbmf"
     settings: dict[str, Any] = {"random_state": seed, "verbose": True}
-    models = {
-        "NBMF": fit_and_keep(nbmf.NBMF(components, **settings), study.train, str(kept)),
-        "PoissonMF": nbmf.PoissonMF(components, **settings).fit(study.train),
-        "binarized PoissonMF": nbmf.PoissonMF(components, binarize=True, **settings).fit(study.train),
-    }
+    models = {"NBMF": fit_and_keep(nbmf.NBMF(components, **settings), study.train, str(kept))}
+    for name, binarize in (("PoissonMF", False), ("binarized PoissonMF", True)):
+        poisson = nbmf.PoissonMF(components, binarize=binarize, **settings)
+        models[name] = fit_whole(poisson, study.train, f"{kept} is written, and nothing was evaluated")
     chosen = _typical_household(study.train) if household is None else household
     console.print(f"\n[bold]Household {chosen}[/bold]\n")
     names = dict(zip(data.items.tolist(), study.labels(), strict=True))

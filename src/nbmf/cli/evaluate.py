@@ -14,6 +14,7 @@ from nbmf.cli.options import (
     check_settings,
     data_group,
     file_option,
+    fit_whole,
     json_option,
     make_model,
     option,
@@ -22,7 +23,7 @@ from nbmf.cli.options import (
     split_data,
     split_group,
 )
-from nbmf.cli.terminal import end_interrupted, sentences, show, show_json
+from nbmf.cli.terminal import sentences, show, show_json
 
 if TYPE_CHECKING:
     from nbmf.data.interactions import Interactions
@@ -110,11 +111,7 @@ def fit_named(
         from nbmf.evaluation.experiments.alternatives import Popularity  # noqa: PLC0415 (numba takes a second)
 
         return Popularity(train)
-    warnings.filterwarnings("ignore", "fit interrupted")  # reported below
-    model = make_model(name, settings, found).fit(train)
-    if model.ending_ == "interrupted":
-        end_interrupted(lost)
-    return model
+    return fit_whole(make_model(name, settings, found), train, lost)
 
 
 def _aligned(test: "Interactions", train: "Interactions", path: str) -> "Interactions":

@@ -1,6 +1,7 @@
 """Options that several commands share, and the data and models they describe."""
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce, wraps
 from typing import Any, NoReturn
@@ -308,6 +309,15 @@ def make_model(name: str, settings: Values, found: Mapping[str, Any] | None = No
         return nbmf.Averaged(nbmf.NBMF(**own), random_state=seed)
     shared = {key: own[key] for key in ("n_threads", "verbose") if key in own}
     return nbmf.Blend([nbmf.NBSLIM(**shared), nbmf.NBFISM(**own, random_state=seed)], random_state=seed)
+
+
+def fit_whole(model: Any, data: "nbmf.Interactions", kept: str, **control: Any) -> Any:
+    """Fit a model and return it. Ctrl-C, with which a fit returns early, ends the command and says what is `kept`."""
+    warnings.filterwarnings("ignore", "fit interrupted")  # reported below
+    model.fit(data, **control)
+    if model.ending_ == "interrupted":
+        raise KeyboardInterrupt(kept)  # what was temporary goes on the way out
+    return model
 
 
 def settings_of(name: str, settings: Values) -> Values:

@@ -21,7 +21,7 @@ import click
 import nbmf
 from nbmf.cli import options
 from nbmf.cli.options import Values, file_option, grouped, number_option, option
-from nbmf.cli.terminal import BadInputError, end_interrupted, in_the_shell, sentences
+from nbmf.cli.terminal import BadInputError, end_interrupted, in_the_shell, raise_lost, sentences
 from nbmf.data import how_to_install
 from nbmf.inference.progress import Stopwatch
 
@@ -158,13 +158,17 @@ def _fit(source: Values, path: str, names: str | None, model: str, settings: Val
 
 
 def fit_and_keep(estimator: Any, data: "nbmf.Interactions", path: str) -> Any:
-    """Fit a model, write it and, to a second file beside it, the seconds up to each sweep; return the model."""
+    """Fit a model, write it and, to a second file beside it, the seconds up to each sweep; return the model.
+
+    After Ctrl-C nothing is written: `explore` would show the unfinished model from then on.
+    """
     from nbmf.storage.container import check_place, replacing, seal  # noqa: PLC0415
     from nbmf.web.reload import history_of  # noqa: PLC0415
 
     seconds: list[float] = []
     watch = Stopwatch()
-    estimator.fit(data, callbacks=[lambda _: seconds.append(round(watch.seconds, 4))])
+    watching = [lambda _: seconds.append(round(watch.seconds, 4))]
+    options.fit_whole(estimator, data, f"{path} was not written", callbacks=watching)
     estimator.save(path)
     with replacing(check_place(history_of(path))) as temporary, open(temporary, "w", encoding="utf-8") as stream:
         json.dump({"model": seal(path), "seconds": seconds}, stream)
@@ -199,6 +203,7 @@ def _serve(
         _log_requests(access_log, log_level)
         level = "debug" if log_level == "debug" else "warning"  # at info, uvicorn only repeats what is said below
         server = make_server(build_app(ServedModel(path), access=access), level)
+        raise_lost("nothing was served")
         name = "localhost" if host in WILDCARDS else host
         address = f"http://{f'[{name}]' if ':' in name else name}:{door.getsockname()[1]}/"
         _tell(f"{path}: serving at {address} (Ctrl-C to stop)", access_log)

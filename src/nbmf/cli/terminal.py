@@ -32,6 +32,7 @@ IN_THE_SHELL = {  # remedies in messages of the library, and the same on the com
 MODELS = {"PoissonMF": "poisson", "NBMF": "nbmf", "RobustMF": "robust", "BinaryMF": "bernoulli", "NBSLIM": "nbslim"}
 MODELS |= {"ZeroInflatedMF": "zero-inflated", "CompoundMF": "compound"}
 MODELS |= {"jumps='logarithmic'": "compound", "jumps='geometric'": "compound-geometric"}
+_received: list[int] = []  # signals, by the command that runs
 _REMEDIES = re.compile("([:;] try )([^;\n]*)")
 _SIZES = re.compile("^(?:a )?(larger|smaller|fewer) (concentration|jump|components)s?$")
 # whole words only, so that a path such as data/time=2024-01-01/max_iter=500.csv stays as it is
@@ -54,18 +55,18 @@ class BadInputError(click.ClickException):
 def sentences() -> Iterator[None]:
     """Report bad input as a sentence with exit code 2, each warning as one note, and Ctrl-C with exit code 130.
 
-    SIGTERM ends a command with exit code 143, after its temporary files and processes.
+    What was left behind is the text of a KeyboardInterrupt, if it has one. SIGTERM ends a command with exit code 143,
+    after its temporary files and processes.
     """
-    presses: list[Any] = []
-    terminated: list[Any] = []
+    _received.clear()
     noted: set[str] = set()
 
     def press(*pressed: Any) -> None:
-        presses.append(pressed)
+        _received.append(signal.SIGINT)
         signal.default_int_handler(*pressed)
 
     def terminate(*received: Any) -> None:
-        terminated.append(received)
+        _received.append(signal.SIGTERM)
         sys.exit(TERMINATED)
 
     def note(text: str) -> None:
@@ -92,10 +93,11 @@ def sentences() -> Iterator[None]:
         raise
     except (KeyboardInterrupt, Exception) as error:
         # a compiler loses what a signal raises, and then fails over something that is missing; a database replaces it
-        if terminated:
+        if signal.SIGTERM in _received:
             sys.exit(TERMINATED)
-        if presses or isinstance(error, KeyboardInterrupt):
-            end_interrupted("nothing was written")
+        if signal.SIGINT in _received or isinstance(error, KeyboardInterrupt):
+            told = str(error) if isinstance(error, KeyboardInterrupt) else ""
+            end_interrupted(told or "nothing was written")
         if not isinstance(error, KeyError | ValueError | OSError | ModuleNotFoundError):
             raise
         # the text of a KeyError is its argument in quotes
@@ -105,6 +107,17 @@ def sentences() -> Iterator[None]:
         sys.unraisablehook = usual_hook
         for number, handler in zip((signal.SIGINT, signal.SIGTERM), usual, strict=True):
             signal.signal(number, handler)
+
+
+def raise_lost(kept: str) -> None:
+    """Raise again what a signal has raised and a library has lost, before something begins that does not end by itself.
+
+    A compiler may lose it, and what then fails is made up for by code that knows nothing of signals.
+    """
+    if signal.SIGTERM in _received:
+        sys.exit(TERMINATED)
+    if signal.SIGINT in _received:
+        raise KeyboardInterrupt(kept)
 
 
 def in_the_shell(text: str) -> str:

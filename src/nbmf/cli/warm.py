@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 import nbmf
-from nbmf.cli.options import Values, json_option, option
+from nbmf.cli.options import Values, fit_whole, json_option, option
 from nbmf.cli.terminal import sentences, show, show_json
 from nbmf.inference.progress import RunsProgress, Stopwatch
 
@@ -81,7 +81,7 @@ def _use(model: Any, folder: Path) -> None:
     from nbmf.web.views import Views  # noqa: PLC0415 (heavy modules only when the command runs)
 
     train, test = nbmf.datasets.simulate(40, 20, n_components=2, seed=0).split(0.2, seed=0)
-    model.fit(train).save(folder / "warm.nbmf")
+    fit_whole(model, train, "what was compiled is kept").save(folder / "warm.nbmf")
     loaded = nbmf.load(folder / "warm.nbmf")
     Views(loaded, "warm").warm_up()
     nbmf.evaluate(loaded, train, test)

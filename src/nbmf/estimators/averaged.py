@@ -13,7 +13,7 @@ from nbmf.estimators.factorization import Factorization
 from nbmf.estimators.factorize import MisfitWarning, check_seed, check_whole
 from nbmf.estimators.fit import AverageFit
 from nbmf.estimators.nbmf import NBMF
-from nbmf.inference.run import Algorithm
+from nbmf.inference.run import Algorithm, Ending
 
 SAID_ONCE = (ConvergenceWarning, MisfitWarning)  # with the number of members that say it
 
@@ -86,7 +86,10 @@ class Averaged(Factorization):
         return model
 
     def fit(self, X: Any, y: None = None, **control: Any) -> Self:
-        """Fit all starts, with the arguments of the estimator's own fit; they cannot share a checkpoint."""
+        """Fit all starts, with the arguments of the estimator's own fit; they cannot share a checkpoint.
+
+        After Ctrl-C no further start is begun: the model is the mean of those that were.
+        """
         self._check_settings()
         for name in ("checkpoint", "resume"):
             if control.get(name) is not None:
@@ -95,6 +98,8 @@ class Averaged(Factorization):
             raise ValueError(
                 f"{type(self._example).__name__} has no random_state, so every run would be the same; fit it once"
             )
+        if "n_starts" in self._example.get_params(deep=False):
+            raise TypeError(f"{type(self._example).__name__} averages its own starts; set its n_starts instead")
         if not isinstance(self._example, Factorization):
             name = type(self._example).__name__
             raise TypeError(
@@ -104,7 +109,11 @@ class Averaged(Factorization):
         seeds = [int(rng.randint(np.iinfo(np.int32).max)) for _ in range(self.n_runs)]
         said = list[dict[Any, Any]]()
         starts = (clone(self._example).set_params(random_state=seed) for seed in seeds)
-        members = list(fit_each(starts, X, said, **control))
+        members = list[Any]()
+        for member in fit_each(starts, X, said, **control):
+            members.append(member)
+            if member.ending_ == Ending.INTERRUPTED.value:
+                break
         self._unite(members)
         warn_once(said, len(members))
         return self

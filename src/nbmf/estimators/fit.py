@@ -333,6 +333,7 @@ class AverageFit(FactorFit):
     def of(cls, members: Sequence[FactorFit]) -> "AverageFit":
         """Average fits of the same data; the objective is that of the best member."""
         best = max(members, key=lambda member: member.objective[-1])
+        cut_short = [member.ending for member in members if member.ending is Ending.INTERRUPTED]
         likelihood = best.model.likelihood.averaged([member.model.likelihood for member in members])
         shared = {name: getattr(best, name) for name in FactorFit.__dataclass_fields__}
         # times E[y]/μ of each member over that of the average, so that its scores are the means of theirs
@@ -349,6 +350,7 @@ class AverageFit(FactorFit):
         return cls(
             **shared
             | {
+                "ending": cut_short[0] if cut_short else best.ending,
                 "user_posterior": Point(_side_by_side(users)),
                 "item_posterior": Point(np.hstack(items)),
                 "model": replace(best.model, likelihood=likelihood),

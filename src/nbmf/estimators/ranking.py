@@ -19,7 +19,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from nbmf.backends.cpu.topk import keep_best, place_rows, score_rows, sort_best
-from nbmf.backends.threads import exact_product_type, hand_out, one_blas_thread
+from nbmf.backends.threads import cut_evenly, exact_product_type, hand_out, one_blas_thread
 
 Array = NDArray[np.floating[Any]]
 Rows = NDArray[np.intp]
@@ -29,6 +29,7 @@ Report = Callable[[int, int], None] | None
 TILE_ROWS, TILE_COLUMNS = 256, 1600  # scores of one product, which stay in a core's own cache
 WHOLE_ROWS, WHOLE_CELLS = 128, 2_500_000  # most users and scores of a block of whole rows
 FEW_ROWS = 16  # for fewer users, transposing the items takes longer than scoring them
+SHARED_ENTRIES, SHARES = 2_000_000, 4  # of items' factors from which they are shared out for a single user, and parts
 PAIR_CELLS = 4_000_000  # products of pairs held at a time
 NAMED_BY = 2  # items that name a component
 SIZE = re.compile(r",[^,\d]{0,8}\d[^,]{0,14}$")  # ", 18 lb" at the end of a product's name
@@ -73,7 +74,7 @@ class FactorScores:
         """Return the number of users to score at a time."""
         return max(1, min(WHOLE_ROWS, WHOLE_CELLS // max(self.n_items, 1))) if whole else TILE_ROWS
 
-    def reader(self, n_rows: int, *, whole: bool) -> Tiles:
+    def reader(self, n_rows: int, *, whole: bool, n_threads: int | None = None) -> Tiles:
         """Return a function for one thread: user rows, at most n_rows → (first column, their scores), left to right.
 
         With `whole` it gives all scores of a row at once. The next scores overwrite the last ones, and columns beyond
@@ -89,7 +90,9 @@ class FactorScores:
             for left in range(0, n_columns, width):
                 right = min(left + width, n_columns)
                 scores = buffer[: len(rows) * (right - left)].reshape(len(rows), right - left)
-                if few:
+                if len(rows) == 1 and few and self.items.size >= SHARED_ENTRIES:
+                    self._share_out(users, scores, n_threads)
+                elif few:
                     score_rows(users, self.items, scores)
                 else:
                     np.matmul(users, self.transposed[:, left:right], out=scores, casting="same_kind")
@@ -98,6 +101,16 @@ class FactorScores:
                 yield left, scores
 
         return tiles
+
+    def _share_out(self, user: Array, scores: Array, n_threads: int | None) -> None:
+        """Score all items for one user on several threads: a large table is read as fast as memory allows."""
+        bounds = cut_evenly(np.arange(self.n_items + 1), SHARES)
+
+        def score(n: int) -> None:
+            part = slice(bounds[n], bounds[n + 1])
+            score_rows(user, self.items[part], scores[:, part])
+
+        hand_out(score, range(len(bounds) - 1), n_threads)
 
     def among(self, items: NDArray[np.intp]) -> "FactorScores":
         """Return the scores for some of the items."""
@@ -164,7 +177,7 @@ class ModelScores:
     def block_rows(self, *, whole: bool) -> int:
         return max(1, min(WHOLE_ROWS, WHOLE_CELLS // max(self.n_columns, 1)))
 
-    def reader(self, n_rows: int, *, whole: bool) -> Tiles:
+    def reader(self, n_rows: int, *, whole: bool, n_threads: int | None = None) -> Tiles:
 
         def tiles(rows: Rows) -> Iterator[tuple[int, Array]]:
             scores = np.asarray(self.score_items(rows))
@@ -228,7 +241,7 @@ def walk(
 
     def show(start: int) -> None:
         if not hasattr(own, "tiles"):
-            own.tiles = scores.reader(step, whole=whole)
+            own.tiles = scores.reader(step, whole=whole, n_threads=n_threads)
         block = rows[start : start + step]
         for left, part in own.tiles(block):
             for visit in visits:

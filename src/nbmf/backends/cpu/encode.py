@@ -261,3 +261,22 @@ def intensity_rows(start, stop, indptr, indices, inputs, V, H, b, least, found):
         _others_intensities(μ, hidden[0], hidden[1], indices, inputs, first, last, end, V, H, b, least)
         for p in range(first, last):
             found[p] = μ[p - first]
+
+
+@compiled
+def others_rows(start, stop, values, weights, scales, total, largest, rest, found):
+    """Set each row to the weighted sum of all other rows, times its scale: `total` less its own part, or the `rest`."""
+    for row in range(start, stop):
+        for k in range(values.shape[1]):
+            left = rest[k] if row == largest[k] else total[k] - weights[row] * np.float64(values[row, k])
+            found[row, k] = left * scales[row]
+
+
+@compiled
+def quotient_rows(start, stop, old, allocated, exposed, most, found):
+    """Set each entry to allocated / exposed, but not above `most`; where nothing is exposed the old one stays."""
+    zero = old.dtype.type(0)
+    for row in range(start, stop):
+        for k in range(old.shape[1]):
+            below = exposed[row, k]
+            found[row, k] = min(allocated[row, k] / below, most) if below > zero else old[row, k]

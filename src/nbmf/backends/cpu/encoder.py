@@ -24,20 +24,23 @@ from nbmf.backends.cpu.encode import (
     expose_rows,
     gather_rows,
     intensity_rows,
+    others_rows,
     project_rows,
+    quotient_rows,
 )
 from nbmf.backends.cpu.passes import Cpu, _not_below_zero, _unsigned
 from nbmf.backends.encoder import (
     Encoder,
     EncoderCounts,
+    Whole,
     evidence_of_all,
-    exposed_inputs,
-    exposed_outputs,
     starts_of,
     sum_weights,
-    sums_of_others,
 )
 from nbmf.backends.threads import one_blas_thread
+from nbmf.model.factors import Factor, Point, largest
+
+ENTRIES_PER_WORK = 16  # entries of a row that take as long as one non-zero does
 
 SURE = {np.dtype(np.float32): 2.0**-30, np.dtype(np.float64): 2.0**-16}
 """Share of a sum from which what is left, after unknown cells or those of a cluster are taken off, has enough digits.
@@ -149,8 +152,7 @@ class CpuEncoder(Cpu):
         for item, k in np.argwhere(inputs < sure * doubt).tolist():
             inputs[item, k] = expose_one_input(item, k, *anew)
         if counts.penalty:
-            for rows, others in sums_of_others(H, np.ones(len(H))):
-                inputs[rows] += counts.penalty * others
+            inputs += self._others(H, np.ones(len(H)), np.full(len(H), counts.penalty))
 
     def sum_inputs(self, counts: EncoderCounts, inferred: SparseInferred) -> tuple[Sums, Array]:
         """Return both sums of V, and what is allocated to [H | b]."""
@@ -162,14 +164,15 @@ class CpuEncoder(Cpu):
             self._share_out((walk[0], gather))
         allocated = np.column_stack((to_outputs, (b * to_intercepts).astype(b.dtype)))
         if inferred.exposed is None:
-            return Sums(to_inputs, exposed_inputs(counts, H)), allocated
+            return Sums(to_inputs, self._others(H, np.ones(len(H)), counts.met)), allocated
         return Sums(to_inputs, inferred.exposed.inputs.astype(V.dtype)), allocated
 
     def expose_outputs(self, counts: EncoderCounts, inferred: SparseInferred, inputs: Array) -> Array:
         """Return what [H | b] is exposed to, with a V that may be newer."""
         exposed, by_user = inferred.exposed, counts.by_user
         if exposed is None:
-            return exposed_outputs(counts, inputs, float(by_user.shape[0]))
+            others = self._others(inputs, counts.met, np.ones(len(inputs)))
+            return np.column_stack((others, np.full(len(inputs), by_user.shape[0], inputs.dtype)))
         V, (projected, rests) = inputs.astype(np.float64), np.empty((2, by_user.shape[0], inputs.shape[1]))
         walk = (by_user.indptr, _unsigned(by_user.indices), counts.inputs)
         self._share_out((by_user.indptr, (project_rows, *walk, V, projected, rests)))
@@ -183,9 +186,22 @@ class CpuEncoder(Cpu):
         for item, k in np.argwhere(found[:, :-1] < SURE[inputs.dtype] * shared[:, :-1]).tolist():
             found[item, k] = expose_one_output(item, k, *anew)
         if counts.penalty:
-            for rows, others in sums_of_others(V, np.full(len(V), counts.penalty)):
-                found[rows, :-1] += others
+            found[:, :-1] += self._others(V, np.ones(len(V)), np.full(len(V), counts.penalty))
         return found.astype(inputs.dtype)
+
+    def quotient(self, factor: Factor, sums: Sums) -> Point:
+        """Return allocated / exposed, Eqs. (nmfH) and (nmfW)."""
+        old, found = factor.mean, np.empty_like(factor.mean)
+        loop = (quotient_rows, old, sums.allocated, sums.exposed, old.dtype.type(largest(old.dtype)), found)
+        self._share_out((np.arange(len(old) + 1) * (old.shape[1] // ENTRIES_PER_WORK), loop))
+        return Point(found)
+
+    def _others(self, values: Array, weights: NDArray[np.float64], scales: NDArray[np.float64]) -> Array:
+        """Return for each row the weighted sum of all other rows, times the row's scale."""
+        found = np.empty_like(values)
+        loop = (others_rows, values, weights, scales, *Whole.of(values, weights), found)
+        self._share_out((np.arange(len(values) + 1) * (values.shape[1] // ENTRIES_PER_WORK), loop))
+        return found
 
 
 def _by_block(counts: EncoderCounts) -> list[tuple[tuple[Any, ...], slice]]:
