@@ -6,7 +6,7 @@ a gamma posterior is a pair (shape, rate) of arrays. Only the errata noted in do
 
 from __future__ import annotations
 
-from math import exp, lgamma, log
+from math import exp, inf, lgamma, log
 
 import numpy as np
 from scipy.special import digamma
@@ -156,3 +156,61 @@ def tied(Y, w, h, a, labels, α):
             for i in zeros:
                 shared[u, i] = (α, α + sum(intensity(w, h, u, j) for j in zeros) / len(zeros))
     return shared
+
+
+# ---- the encoder of NBFISM: x are inputs, T targets, users × items; V and H items × K, b one per item ---------------
+
+
+def encoded_intensity(x, V, H, b, u, i):
+    """μ_ui = b_i + Σ_{j≠i} x_uj Σ_k V_jk H_ik."""
+    others = [j for j in range(len(V)) if j != i]
+    return b[i] + sum(x[u][j] * V[j][k] * H[i][k] for j in others for k in range(len(V[0])))
+
+
+def known_cells(T, unknown):
+    return [(u, i) for u, i in cells(T) if unknown is None or not unknown[u][i]]
+
+
+def log_density(t, μ, α):
+    """ln p(t | μ) of the negative binomial, and of Poisson's law for infinite α."""
+    if α == inf:
+        return (t * log(μ) if t > 0 else 0.0) - μ - lgamma(t + 1)
+    total = lgamma(t + α) - lgamma(t + 1) - lgamma(α) + α * log(α / (α + μ))
+    return total + (t * log(μ / (α + μ)) if t > 0 else 0.0)
+
+
+def encoder_objective(x, T, V, H, b, α, ρ, unknown=None):
+    """Σ_ui ln p(t_ui | μ_ui) − ρ Σ_{j≠i} B_ji."""
+    total = sum(log_density(float(T[u][i]), encoded_intensity(x, V, H, b, u, i), α) for u, i in known_cells(T, unknown))
+    return total - ρ * sum(
+        V[j][k] * H[i][k] for j, i in cells(np.empty((len(V), len(V)))) if j != i for k in range(len(V[0]))
+    )
+
+
+def encoder_sweep(x, T, V, H, b, α, ρ, unknown=None):
+    """V, then H and b, each allocated / exposed, from the allocations and exposures at the old V, H and b."""
+    G, E = np.zeros((2, len(T), len(T[0])))
+    for u, i in known_cells(T, unknown):
+        t, μ = float(T[u][i]), encoded_intensity(x, V, H, b, u, i)
+        G[u][i] = t / μ if t > 0 else 0.0
+        E[u][i] = 1.0 if α == inf else (α + t) / (α + μ)
+    n, users, items = len(V), range(len(T)), range(len(V))
+    met = {
+        (j, i): (sum(x[u][j] * G[u][i] for u in users), sum(x[u][j] * E[u][i] for u in users) + ρ)
+        for j in items
+        for i in items
+    }
+    new_V, new_H, new_b = np.array(V), np.array(H), np.array(b)
+    for j in range(n):
+        for k in range(len(V[0])):
+            allocated = V[j][k] * sum(met[j, i][0] * H[i][k] for i in items if i != j)
+            exposed = sum(met[j, i][1] * H[i][k] for i in items if i != j)
+            new_V[j][k] = allocated / exposed if exposed > 0 else V[j][k]
+    for i in range(n):
+        for k in range(len(V[0])):
+            allocated = H[i][k] * sum(met[j, i][0] * V[j][k] for j in items if j != i)
+            exposed = sum(met[j, i][1] * new_V[j][k] for j in items if j != i)
+            new_H[i][k] = allocated / exposed if exposed > 0 else H[i][k]
+        total = sum(E[u][i] for u in users)
+        new_b[i] = b[i] * sum(G[u][i] for u in users) / total if total > 0 else b[i]
+    return new_V, new_H, new_b

@@ -2,6 +2,7 @@
 
     python tests/torture/fits.py --seconds 600 --seed 1     as many as ten minutes allow, on one core
     python tests/torture/fits.py --seed 1 --case 17         one of them again, printed so that it can be pasted
+    python tests/torture/fits.py --only NBFISM --fits 1000  so many of one estimator
 
 A case fails if the objective falls, is not finite or is above 0 (a probability above 1), if a factor or an answer is
 not finite, if a file does not come back bit by bit, if NumPy warns, or if anything but a sentence in DOCUMENTED is
@@ -27,6 +28,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[1])
@@ -36,6 +38,8 @@ import scipy.sparse as sp
 from sklearn.base import clone
 
 import nbmf
+from nbmf.estimators import fism
+from nbmf.estimators.fism import CHEAP_CELLS
 from torture import typed_options
 
 CASE_SECONDS = 300.0  # after which a case hangs; the first ones compile
@@ -55,13 +59,14 @@ DOCUMENTED = (  # errors that a random setting or question may be answered with
 
 
 SHARES = {  # of the cases
-    "NBMF": 0.35,
+    "NBMF": 0.25,
     "PoissonMF": 0.1,
     "CompoundMF": 0.15,
     "ZeroInflatedMF": 0.15,
     "RobustMF": 0.05,
     "BinaryMF": 0.05,
     "NBSLIM": 0.1,
+    "NBFISM": 0.1,
     "Averaged": 0.03,
     "Blend": 0.02,
 }
@@ -83,6 +88,7 @@ class Case:
     unknown: np.ndarray | None
     has_ids: bool
     rng: np.random.Generator
+    few_cells: int = CHEAP_CELLS  # beyond which NBFISM lets the unseen cells of a cluster share an exposure
 
     def estimator(self) -> Any:
         return built(self.name, self.settings)
@@ -99,6 +105,8 @@ class Case:
         if self.unknown is not None:
             lines.append(f"unknown = sp.csr_array(np.array({self.unknown.astype(int).tolist()}))")
             unknown = ", unknown=unknown"
+        if self.few_cells != CHEAP_CELLS:
+            lines.append(f"nbmf.estimators.fism.CHEAP_CELLS = {self.few_cells}")
         data = "nbmf.Interactions.from_matrix(X, users=[f'u{n}' for n in range(len(X))])" if self.has_ids else "X"
         return "\n".join([*lines, f"model.fit({data}{unknown})"])
 
@@ -126,10 +134,12 @@ def interactions(matrix: np.ndarray, first: int = 0) -> nbmf.Interactions:
 # ---- what is drawn --------------------------------------------------------------------------------------------------
 
 
-def draw(seed: int, number: int) -> Case:
-    """Return case `number` of a seed."""
+def draw(seed: int, number: int, only: str = "") -> Case:
+    """Return case `number` of a seed, or that of `only` one estimator."""
     rng = np.random.default_rng([seed, number])
-    name = str(rng.choice(list(SHARES), p=list(SHARES.values())))
+    name = only or str(rng.choice(list(SHARES), p=list(SHARES.values())))
+    if name == "NBFISM":
+        return draw_encoder(rng)
     matrix = draw_matrix(rng)
     unknown = draw_unknown(rng, matrix.shape) if name not in STIFF and rng.random() < 0.15 else None
     if name == "NBSLIM":
@@ -144,9 +154,9 @@ def draw(seed: int, number: int) -> Case:
     return Case(name, settings, matrix, unknown, bool(rng.random() < 0.5), rng)
 
 
-def draw_matrix(rng: np.random.Generator) -> np.ndarray:
+def draw_matrix(rng: np.random.Generator, most: tuple[int, int] = (30, 20)) -> np.ndarray:
     """From 1 × 1 to 30 × 20, with the kinds of counts that break things."""
-    shape = 1 + int(30 * rng.random() ** 2), 1 + int(20 * rng.random() ** 1.5)
+    shape = 1 + int(most[0] * rng.random() ** 2), 1 + int(most[1] * rng.random() ** 1.5)
     kind = rng.choice(["sparse", "bursts", "dense", "zeros", "equal", "huge", "scales", "fractions", "binary"])
     count = rng.poisson(rng.choice([0.1, 0.5, 2.0]), shape).astype(float)
     if kind == "bursts":
@@ -280,6 +290,35 @@ def draw_slim(rng: np.random.Generator) -> dict[str, Any]:
     }
 
 
+def draw_encoder(rng: np.random.Generator) -> Case:
+    """Fits of up to 200 sweeps at up to 400 components, a fifth of them with that many of both."""
+    matrix = draw_matrix(rng, (150, 100) if rng.random() < 0.1 else (30, 20))
+    n_components, max_iter = 1 + int(400 * rng.random() ** 2), 1 + int(200 * rng.random())
+    if rng.random() < 0.2:
+        n_components, max_iter = 400, 200
+    wide, usual = float(10 ** rng.uniform(-28, 28)), float(10 ** rng.uniform(-2, 2))
+    forms = "log1p", "binary", "counts"
+    settings = {
+        "n_components": n_components,
+        "likelihood": str(rng.choice(["poisson", "negative_binomial"])),
+        "concentration": [wide, usual, 3.0][rng.choice(3, p=[0.2, 0.4, 0.4])],
+        "penalty": float(rng.choice([0.0, 10.0, 1e6, 10 ** rng.uniform(-6, 6)])),
+        "input": str(rng.choice(forms)),
+        "target": str(rng.choice(forms)),
+        "n_clusters": int(rng.integers(1, matrix.shape[1] + 3)),
+        "n_starts": int(rng.choice([1, 2, 4], p=[0.6, 0.2, 0.2])),
+        "max_iter": max_iter,
+        "tol": float(rng.choice([0.0, 2e-4, 1e-5], p=[0.7, 0.15, 0.15])),
+        "backend": str(rng.choice(["cpu", "reference"], p=[0.9, 0.1])),
+        "dtype": str(rng.choice(["float32", "float64"], p=[0.7, 0.3])),
+        "n_threads": 1,
+        "random_state": int(rng.integers(100)),
+    }
+    unknown = draw_unknown(rng, matrix.shape) if rng.random() < 0.25 else None
+    few_cells = 0 if rng.random() < 0.25 else CHEAP_CELLS
+    return Case("NBFISM", settings, matrix, unknown, bool(rng.random() < 0.5), rng, few_cells)
+
+
 # ---- what must hold -------------------------------------------------------------------------------------------------
 
 
@@ -308,12 +347,14 @@ def check_fit(model: Any, case: Case) -> None:
         return
     check_numbers(model.user_factors_, "user_factors_")
     check_numbers(model.item_factors_, "item_factors_")
+    if case.name == "NBFISM":
+        check_numbers(model.encoder_, "encoder_")
     seen = case.matrix if case.unknown is None else np.where(case.unknown, 0, case.matrix)
     eps = float(np.finfo(model.item_factors_.dtype).eps)
     rounding = 1e3 * eps * (np.abs(objective).max() + seen.sum() + case.matrix.size + model.item_factors_.size)
     if getattr(model, "exposure_", None) != "tied":  # new ties are another bound, which may be lower
         hold((np.diff(objective) >= -rounding).all(), "objective_: falls")
-    if not (seen % 1).any():
+    if not (seen % 1).any() and model.get_params().get("target") != "log1p":
         hold(objective[-1] <= rounding, "objective_: the probability of the counts is above 1")
 
 
@@ -380,7 +421,7 @@ def ask_score(model: Any, case: Case) -> None:
     """−∞ only where a count has intensity 0, NaN only where there is nothing to score."""
     rows = draw_rows(case.rng, model)
     found = model.score(rows)
-    if case.name == "NBSLIM":
+    if case.name in ("NBSLIM", "NBFISM"):  # which may have no weights between two items
         hold(not np.isnan(found), "score: NaN")
         return
     count = rows.matrix.toarray() if isinstance(rows, nbmf.Interactions) else rows
@@ -478,7 +519,7 @@ def attempt(what: str, act: Callable[[], Any]) -> Any:
 
 def try_case(case: Case) -> int:
     """Fit and ask; return how many questions were answered, or raise FaultError."""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), patch.object(fism, "CHEAP_CELLS", case.few_cells):
         warnings.simplefilter("ignore", UserWarning)
         warnings.simplefilter("error", RuntimeWarning)
         model = attempt("fit", lambda: case.estimator().fit(case.data(), **case.control()))
@@ -496,33 +537,33 @@ def try_case(case: Case) -> int:
 # ---- running --------------------------------------------------------------------------------------------------------
 
 
-def work(seed: int, first: int, pipe: int) -> None:
+def work(seed: int, first: int, only: str, pipe: int) -> None:
     """Try cases for ever, and report each: its number when it starts, then a tab and what it found."""
     number = first
     while True:
         os.write(pipe, f"{number}".encode())
         try:
-            found = f"\t{try_case(draw(seed, number))}"
+            found = f"\t{try_case(draw(seed, number, only))}"
         except FaultError as fault:
             found = f"\t{' '.join(str(fault).split())[:300]}"
         os.write(pipe, f"{found}\n".encode())
         number += 1
 
 
-def search(seconds: float, seed: int) -> tuple[int, int, dict[int, str]]:
+def search(seconds: float, seed: int, only: str = "", most: int = 10**9) -> tuple[int, int, dict[int, str]]:
     """Try cases in a process that may crash; return how many were tried and asked, and what failed by number."""
     end, number, n_asked, failed = time.monotonic() + seconds, 0, 0, dict[int, str]()
-    while time.monotonic() < end:
+    while time.monotonic() < end and number < most:
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
             try:
-                work(seed, number, writer)
+                work(seed, number, only, writer)
             finally:
                 os._exit(70)
         os.close(writer)
         fault, rest = "", b""
-        while not fault and time.monotonic() < end:
+        while not fault and time.monotonic() < end and number < most:
             if not select.select([reader], [], [], min(CASE_SECONDS, max(0.1, end - time.monotonic())))[0]:
                 fault = f"hangs for more than {CASE_SECONDS:.0f} s" if time.monotonic() < end else ""
                 continue
@@ -553,9 +594,9 @@ def kind_of(fault: str) -> str:
     return re.sub(r"/\S+/|[-+]?(\d+\.?\d*(e[-+]?\d+)?|inf|nan)", "#", fault)
 
 
-def show_case(seed: int, number: int) -> int:
+def show_case(seed: int, number: int, only: str) -> int:
     """Print a case and what comes of it."""
-    case = draw(seed, number)
+    case = draw(seed, number, only)
     print(f"import numpy as np, scipy.sparse as sp, nbmf\n{case}", flush=True)
     try:
         print(f"# held; {try_case(case)} questions asked")
@@ -566,16 +607,17 @@ def show_case(seed: int, number: int) -> int:
 
 
 def main() -> int:
-    options = typed_options(__doc__, case=None)
+    options = typed_options(__doc__, case=None, only="", fits=10**9)
     if options.case is not None:
-        return show_case(options.seed, options.case)
-    n_fits, n_asked, failed = search(options.seconds, options.seed)
+        return show_case(options.seed, options.case, options.only)
+    n_fits, n_asked, failed = search(options.seconds, options.seed, options.only, options.fits)
+    again = f"--only {options.only} " if options.only else ""
     kinds = Counter(map(kind_of, failed.values()))
     for kind, times in kinds.most_common():
         examples = [number for number, fault in failed.items() if kind_of(fault) == kind]
         print(f"{times} × {failed[examples[0]]}")
         for number in examples[:3]:
-            print(f"    python tests/torture/fits.py --seed {options.seed} --case {number}")
+            print(f"    python tests/torture/fits.py {again}--seed {options.seed} --case {number}")
     print(f"fits: {n_fits:,} fits, {n_asked:,} answers checked, {len(failed):,} failures of {len(kinds)} kinds")
     return min(len(failed), 1)
 

@@ -190,16 +190,47 @@ def _without_diagonal(square: Array) -> Array:
 
 def evidence_of_all(counts: EncoderCounts, one: Encoder) -> float:
     """Return −Σ_ui μ_ui − ρ ΣB over every cell, the part of a log-likelihood that its zeros bring."""
-    (V, H, b), met = one, counts.met
-    own = sum(float(met[rows] @ np.einsum("jk,jk->j", V[rows], H[rows], dtype=np.float64)) for rows in _blocks(len(V)))
-    sums = weighed_sum(V, met), weighed_sum(H, np.ones(len(H)))
-    return float(own - sums[0] @ sums[1] - counts.by_user.shape[0] * b.sum(dtype=np.float64))
+    total = sum_weights(one, counts.met) + counts.by_user.shape[0] * one.intercept.sum(dtype=np.float64)
+    return -float(total)
 
 
-def weighed_sum(values: Array, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the weighted sum of the rows, in double precision."""
-    parts = [weights[rows] @ values[rows].astype(np.float64) for rows in _blocks(len(values))]
-    return np.asarray(np.sum(parts, axis=0))
+def sum_weights(one: Encoder, weights: NDArray[np.float64]) -> float:
+    """Return Σ_j weight_j Σ_{i≠j} B_ji."""
+    V, H = one.inputs, one.outputs
+    whole, total = Whole.of(H, np.ones(len(H))), 0.0
+    for rows in _blocks(len(V)):
+        others = whole.total - H[rows]
+        inside = (whole.largest >= rows.start) & (whole.largest < rows.start + len(others))
+        others[whole.largest[inside] - rows.start, inside] = whole.rest[inside]
+        total += float(weights[rows] @ np.einsum("jk,jk->j", V[rows], others))
+    return total
+
+
+class Whole(NamedTuple):
+    """A weighted sum of rows, column by column: its largest row, and the sum of the others.
+
+    Where one row is most of a sum, taking it off would leave nothing but rounding.
+    """
+
+    total: NDArray[np.float64]
+    largest: NDArray[np.intp]
+    rest: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, values: Array, weights: NDArray[np.float64]) -> "Whole":
+        """Sum up in double precision."""
+        columns, (most, rest) = np.arange(values.shape[1]), np.zeros((2, values.shape[1]))
+        total, largest = np.zeros(values.shape[1]), np.zeros(values.shape[1], np.intp)
+        for rows in _blocks(len(values)):
+            parts = weights[rows, None] * values[rows]
+            at, sums = parts.argmax(axis=0), parts.sum(axis=0)
+            found = parts[at, columns]
+            parts[at, columns] = 0
+            others, is_larger = parts.sum(axis=0), found > most
+            rest += np.where(is_larger, others + most, sums)
+            largest[is_larger], most = rows.start + at[is_larger], np.maximum(found, most)
+            total += sums
+        return cls(total, largest, rest)
 
 
 def _blocks(n_rows: int) -> list[slice]:

@@ -98,6 +98,8 @@ class Averaged(Factorization):
             raise ValueError(
                 f"{type(self._example).__name__} has no random_state, so every run would be the same; fit it once"
             )
+        if "n_starts" in self._example.get_params(deep=False):
+            raise TypeError(f"{type(self._example).__name__} averages its own starts; set its n_starts instead")
         if not isinstance(self._example, Factorization):
             name = type(self._example).__name__
             raise TypeError(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from nbmf.data.interactions import formed
 from nbmf.estimators.fit import FactorFit, NewRows
 from nbmf.estimators.fold_in import Resources
-from nbmf.estimators.predictive import means_of
+from nbmf.estimators.predictive import means_of, selected
 from nbmf.model.factors import Array
 from nbmf.model.likelihood import Likelihood
 
@@ -79,7 +79,8 @@ def fitted_cells(fit: FactorFit, n_cells: int = MOST_CELLS) -> Cells:
     rows = _evenly(fit.counts.sum(axis=1), _n_rows(fit.counts.shape, n_cells))
     unknown = None if fit.unknown is None else fit.unknown[rows]
     likelihood = fit.model.likelihood.of_rows(rows)
-    return _cells(fit, (fit.user_posterior.mean[rows], fit.counts[rows], unknown, likelihood), n_cells)
+    given = fit.user_posterior.mean[rows], fit.counts[rows], unknown, likelihood
+    return _cells(fit, given, fit.fitted[rows], n_cells)
 
 
 def given_cells(
@@ -89,7 +90,8 @@ def given_cells(
     chosen = _evenly(rows.counts.sum(axis=1), _n_rows(rows.counts.shape, n_cells))
     some, known = NewRows(rows.ids[chosen], rows.counts[chosen]), known[chosen]
     W, places = means_of(fit, some, known, resources)
-    return _cells(fit, (W, some.counts, None, fit.model.likelihood.of_some_rows(places, known)), n_cells)
+    had = selected(some.counts, np.arange(len(W)), ~known) + selected(fit.fitted, places, known)
+    return _cells(fit, (W, some.counts, None, fit.model.likelihood.of_some_rows(places, known)), had, n_cells)
 
 
 def cheap_cells(fit: FactorFit) -> Cells:
@@ -97,12 +99,15 @@ def cheap_cells(fit: FactorFit) -> Cells:
     return fitted_cells(fit, min(MOST_CELLS, max(LEAST_CELLS, fit.counts.nnz * len(fit.objective) // COST)))
 
 
-def _cells(fit: FactorFit, given: tuple[Array, sp.csr_array, sp.csr_array | None, Likelihood], n_cells: int) -> Cells:
+def _cells(
+    fit: FactorFit, given: tuple[Array, sp.csr_array, sp.csr_array | None, Likelihood], had: sp.csr_array, n_cells: int
+) -> Cells:
+    """Return cells of some users, whose factors come from the counts that they `had`."""
     W, counts, unknown, likelihood = given
     columns = _evenly(fit.counts.sum(axis=0), min(len(fit.items), max(1, n_cells // max(len(W), 1))))
     μ = W.astype(np.float64) @ fit.item_posterior.mean[columns].T.astype(np.float64)
     if not fit.is_product:
-        others = fit.seen(counts)[:, columns].toarray()
+        others = fit.seen(had)[:, columns].toarray()
         μ = np.where(others > 0, others, μ)
     known = np.ones(μ.shape, bool) if unknown is None else unknown[:, columns].toarray() == 0
     y = formed(counts[:, columns], fit.input).toarray().astype(np.float64)

@@ -176,12 +176,12 @@ def score_rows(
     Rows that are `known` are scored with the factors of the fitted user of that id; the others are folded in first.
     """
     W, places = means_of(fit, rows, known, resources)
-    seen = _selected(fit.fitted, places, known)
+    seen = selected(fit.fitted, places, known)
     scored = formed(rows.counts, fit.input)
     overlap = sp.csr_array((np.ones(seen.nnz, bool), seen.indices, seen.indptr), shape=seen.shape)
     scored = sp.csr_array(scored - scored * overlap)
     scored.eliminate_zeros()
-    scores = fit.row_scores(W, sp.csr_array(rows.counts.multiply(~known[:, None])))
+    scores = fit.row_scores(W, selected(rows.counts, np.arange(len(W)), ~known))  # what known users have is not scored
     likelihood = fit.model.likelihood.of_some_rows(places, known)
     total = log_probabilities(likelihood, scores, scored, seen, n_threads=resources.n_threads)
     return total, (len(fit.items) - np.diff(seen.indptr)).astype(np.int64)
@@ -199,7 +199,7 @@ def means_of(
     return W, places
 
 
-def _selected(counts: sp.csr_array, rows: NDArray[np.intp], known: NDArray[np.bool_]) -> sp.csr_array:
+def selected(counts: sp.csr_array, rows: NDArray[np.intp], known: NDArray[np.bool_]) -> sp.csr_array:
     """Return the rows of some users' counts, empty where the user is not known."""
     if not known.any():
         return sp.csr_array((len(rows), counts.shape[1]), dtype=counts.dtype)

@@ -18,6 +18,8 @@ from nbmf.backends.counts import Counts
 from nbmf.backends.cpu.encode import (
     encode_rows,
     expose_inputs,
+    expose_one_input,
+    expose_one_output,
     expose_outputs,
     expose_rows,
     gather_rows,
@@ -28,22 +30,30 @@ from nbmf.backends.cpu.encode import (
 )
 from nbmf.backends.cpu.passes import Cpu, _not_below_zero, _unsigned
 from nbmf.backends.encoder import (
-    OWN,
     Encoder,
     EncoderCounts,
+    Whole,
     evidence_of_all,
     starts_of,
-    weighed_sum,
+    sum_weights,
 )
 from nbmf.backends.threads import one_blas_thread
 from nbmf.model.factors import Factor, Point, largest
 
 ENTRIES_PER_WORK = 16  # entries of a row that take as long as one non-zero does
 
+SURE = {np.dtype(np.float32): 2.0**-30, np.dtype(np.float64): 2.0**-16}
+"""Share of a sum from which what is left, after unknown cells or those of a cluster are taken off, has enough digits.
+
+Below it the terms are added up anew. They are few: an item, and a component of almost no other item.
+"""
+
 
 @dataclass(frozen=True)
 class SparseInferred:
-    """Of one start: W and R of each user side by side, the shares of the stored cells, and exposures if they vary."""
+    """Of one start: W and R of each user, whole and without their largest terms, side by side; the shares of the stored
+    cells; and exposures if they vary.
+    """
 
     encoder: Encoder
     hidden: Array
@@ -53,13 +63,16 @@ class SparseInferred:
 
 @dataclass(frozen=True)
 class Exposed:
-    """Exposures of unseen cells by user and cluster, of stored cells, their difference, and Σ_i E_ui H_i."""
+    """Exposures of unseen cells by user and cluster, of stored cells, their difference, and what V is exposed to.
 
-    unseen: Array
-    exposures: Array
-    excess: Array
+    All are in double precision, as large parts are taken off them.
+    """
+
+    unseen: NDArray[np.float64]
+    exposures: NDArray[np.float64]
+    excess: NDArray[np.float64]
     labels: NDArray[Any]
-    users: Array
+    inputs: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -85,7 +98,7 @@ class CpuEncoder(Cpu):
 
     def _infer(self, counts: EncoderCounts, given: Given, one: Encoder) -> tuple[SparseInferred, float]:
         by_user, (n_users, dtype) = counts.by_user, (counts.by_user.shape[0], one.inputs.dtype)
-        hidden, shares = np.empty((n_users, 2, one.inputs.shape[1]), dtype), np.empty(by_user.nnz, dtype)
+        hidden, shares = np.empty((n_users, 4, one.inputs.shape[1]), dtype), np.empty(by_user.nnz, dtype)
         varies = given.likelihood.has_exposure or counts.n_unknown > 0
         intensities, log_evidence = np.empty_like(shares) if varies else None, np.zeros(n_users)
         walk = (by_user.indptr, _unsigned(by_user.indices))
@@ -94,9 +107,11 @@ class CpuEncoder(Cpu):
         exposed = self._expose(counts, given, one, (hidden, intensities, log_evidence)) if varies else None
         total = float(log_evidence.sum())
         if given.likelihood.has_exposure:
-            total -= counts.penalty * _sum_weights(one)
-        else:
+            total -= sum_weights(one, np.full(len(one.inputs), counts.penalty)) if counts.penalty else 0.0
+        elif exposed is None:
             total += evidence_of_all(counts, one)
+        else:
+            total -= float(np.einsum("jk,jk->", one.inputs, exposed.inputs)) + float(counts.n_known(0) @ one.intercept)
         return SparseInferred(one, hidden, shares, exposed), total
 
     def _expose(self, counts: EncoderCounts, given: Given, one: Encoder, found: Any) -> Exposed:
@@ -109,16 +124,35 @@ class CpuEncoder(Cpu):
         sums, sizes = _sum_clusters(one.side, labels, n_clusters), np.bincount(labels, minlength=n_clusters)
         with one_blas_thread():
             unseen = hidden[:, 0] @ sums[:, :-1].T + sums[:, -1]
-        excess, exposures = np.empty_like(intensities), np.empty_like(intensities)
+        excess, exposures = np.empty((2, by_user.nnz))
         walk = (by_user.indptr, _unsigned(by_user.indices), by_user.data, hidden, intensities, one.outputs)
         α, labels = float(np.ravel(given.likelihood.concentration)[0]), _unsigned(labels)
         ties_of = (α, labels, sizes.astype(np.float64), unseen, excess, exposures, log_evidence)
         self._share_out((by_user.indptr, (expose_rows, *walk, one.intercept, *ties_of)))
+        exposed = Exposed(unseen, exposures, excess, labels, np.zeros(one.outputs.shape))
+        self._expose_inputs(counts, exposed, one.outputs.astype(np.float64), sums[:, :-1], SURE[one.inputs.dtype])
+        return exposed
+
+    def _expose_inputs(self, counts: EncoderCounts, exposed: Exposed, H: Array, sums: Array, sure: float) -> None:
+        """Set what V is exposed to: the parts of unseen cells and of stored ones, and the prior's."""
+        by_user, inputs = counts.by_user, exposed.inputs
+        walk = by_user.indptr, _unsigned(by_user.indices)
         with one_blas_thread():
-            users = unseen @ sums[:, :-1]
-        beyond = np.empty_like(users)
-        self._share_out((by_user.indptr, (project_rows, *walk[:2], excess, one.outputs, beyond)))
-        return Exposed(unseen, exposures, excess, labels, _not_below_zero(users + beyond))
+            gross = exposed.unseen @ sums
+        stored, rests, taken, _ = np.empty((4, *gross.shape))
+        self._share_out((by_user.indptr, (project_rows, *walk, exposed.exposures, H, stored, rests)))
+        of_unseen = exposed.exposures - exposed.excess
+        self._share_out((by_user.indptr, (project_rows, *walk, of_unseen, H, taken, _)))
+        doubt, parts = np.zeros_like(H), (gross, _not_below_zero(gross - taken), stored, rests)
+        for block, users in _by_block(counts):
+            of_users = [part[users] for part in parts]
+            loop = (expose_inputs, *block, counts.inputs, exposed.exposures, H, *of_users, inputs, doubt)
+            self._share_out((block[0], loop))
+        anew = (*walk, counts.inputs, exposed.exposures, exposed.unseen, exposed.labels, H)
+        for item, k in np.argwhere(inputs < sure * doubt).tolist():
+            inputs[item, k] = expose_one_input(item, k, *anew)
+        if counts.penalty:
+            inputs += self._others(H, np.ones(len(H)), np.full(len(H), counts.penalty))
 
     def sum_inputs(self, counts: EncoderCounts, inferred: SparseInferred) -> tuple[Sums, Array]:
         """Return both sums of V, and what is allocated to [H | b]."""
@@ -131,29 +165,29 @@ class CpuEncoder(Cpu):
         allocated = np.column_stack((to_outputs, (b * to_intercepts).astype(b.dtype)))
         if inferred.exposed is None:
             return Sums(to_inputs, self._others(H, np.ones(len(H)), counts.met)), allocated
-        exposed = counts.penalty * (H.sum(axis=0, dtype=np.float64) - H)
-        for walk, users in _by_block(counts):
-            of_users = inferred.exposed.users[users]
-            loop = (expose_inputs, *walk, counts.inputs, inferred.exposed.exposures, H, of_users, exposed)
-            self._share_out((walk[0], loop))
-        return Sums(to_inputs, _not_below_zero(exposed).astype(V.dtype)), allocated
+        return Sums(to_inputs, inferred.exposed.inputs.astype(V.dtype)), allocated
 
     def expose_outputs(self, counts: EncoderCounts, inferred: SparseInferred, inputs: Factor) -> Array:
         """Return what [H | b] is exposed to, with a V that may be newer."""
-        exposed, by_user, V = inferred.exposed, counts.by_user, inputs.mean
+        exposed, by_user, given = inferred.exposed, counts.by_user, inputs.mean
         if exposed is None:
-            others = self._others(V, counts.met, np.ones(len(V)))
-            return np.column_stack((others, np.full(len(V), by_user.shape[0], V.dtype)))
-        projected = np.empty((by_user.shape[0], V.shape[1]), V.dtype)
+            others = self._others(given, counts.met, np.ones(len(given)))
+            return np.column_stack((others, np.full(len(given), by_user.shape[0], given.dtype)))
+        V, (projected, rests) = given.astype(np.float64), np.empty((2, by_user.shape[0], given.shape[1]))
         walk = (by_user.indptr, _unsigned(by_user.indices), counts.inputs)
-        self._share_out((by_user.indptr, (project_rows, *walk, V, projected)))
-        shared = self._sum_rows(np.column_stack((projected, np.ones_like(projected[:, :1]))), exposed.unseen)
-        found = shared[exposed.labels]
-        found[:, :-1] += counts.penalty * (V.sum(axis=0, dtype=np.float64) - V)
-        for walk, users in _by_block(counts):
+        self._share_out((by_user.indptr, (project_rows, *walk, V, projected, rests)))
+        shared = self._sum_rows(np.column_stack((projected, np.ones(len(projected)))), exposed.unseen)[exposed.labels]
+        found = shared.copy()
+        for block, users in _by_block(counts):
             cells = (counts.inputs, exposed.excess, exposed.exposures)
-            self._share_out((walk[0], (expose_outputs, *walk, *cells, V, projected[users], found)))
-        return _not_below_zero(found).astype(V.dtype)
+            loop = (expose_outputs, *block, *cells, V, projected[users], rests[users], found)
+            self._share_out((block[0], loop))
+        anew = (*walk, exposed.exposures, exposed.unseen, exposed.labels, V)
+        for item, k in np.argwhere(found[:, :-1] < SURE[given.dtype] * shared[:, :-1]).tolist():
+            found[item, k] = expose_one_output(item, k, *anew)
+        if counts.penalty:
+            found[:, :-1] += self._others(V, np.ones(len(V)), np.full(len(V), counts.penalty))
+        return np.asarray(found.astype(given.dtype))
 
     def quotient(self, factor: Factor, sums: Sums) -> Point:
         """Return allocated / exposed, Eqs. (nmfH) and (nmfW)."""
@@ -164,9 +198,8 @@ class CpuEncoder(Cpu):
 
     def _others(self, values: Array, weights: NDArray[np.float64], scales: NDArray[np.float64]) -> Array:
         """Return for each row the weighted sum of all other rows, times the row's scale."""
-        total, found = weighed_sum(values, weights), np.empty_like(values)
-        least = OWN * float(np.finfo(values.dtype).eps) * total
-        loop = (others_rows, values, weights, scales, total, least, found)
+        found = np.empty_like(values)
+        loop = (others_rows, values, weights, scales, *Whole.of(values, weights), found)
         self._share_out((np.arange(len(values) + 1) * (values.shape[1] // ENTRIES_PER_WORK), loop))
         return found
 
@@ -185,14 +218,7 @@ def _sum_clusters(values: Array, labels: NDArray[Any], n_clusters: int) -> Array
     order = np.argsort(labels, kind="stable")
     sums = np.zeros((n_clusters, values.shape[1]))
     np.add.at(sums, labels[order], values[order])
-    return sums.astype(values.dtype)
-
-
-def _sum_weights(one: Encoder) -> float:
-    """Return Σ_{j≠i} B_ji."""
-    V, H = one.inputs, one.outputs
-    own = float(np.einsum("jk,jk->", V, H, dtype=np.float64))
-    return max(float(V.sum(axis=0, dtype=np.float64) @ H.sum(axis=0, dtype=np.float64)) - own, 0.0)
+    return sums
 
 
 def intensities_of_stored(inputs: sp.csr_array, one: Encoder, n_threads: int | None = None) -> sp.csr_array:
