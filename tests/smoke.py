@@ -128,6 +128,22 @@ def use_slim(folder: Path) -> None:
         nbmf.load(folder / "slim.nbmf").recommend("u1")
 
 
+def use_fism(folder: Path) -> None:
+    for settings in ({}, {"likelihood": "negative_binomial", "target": "counts"}, {"backend": "reference"}):
+        model = nbmf.NBFISM(**FACTORS | {"n_starts": 2, "target": "counts"} | settings).fit(DATA)
+        answer(model)
+        model.exposures("u0")
+        model.similar_users("u0", n=2)
+        model.score_samples(DATA)
+        assert (model.predictive("u0", [0, 1]).mean >= 0).all()
+        assert model.transform(COUNTS[:4]).shape == (4, 7)
+        model.add_users(nbmf.Interactions.from_matrix(COUNTS[:2], users=["new", "newer"]))
+        model.add_items(nbmf.Interactions.from_matrix(COUNTS[:, :1], users=DATA.users, items=[99]))
+        model.partial_fit(nbmf.Interactions.from_arrays(["u0", "zoe"], [3, 99]), refresh=1)
+        model.save(folder / "fism.nbmf")
+        assert nbmf.load(folder / "fism.nbmf").n_iter_ == model.n_iter_
+
+
 def use_averaged(folder: Path) -> None:
     model = nbmf.Averaged(nbmf.NBMF(**FACTORS), n_runs=2, random_state=0).fit(DATA)
     answer(model)
@@ -207,6 +223,7 @@ USES = {  # by public name
     "NBMF": use_nbmf,
     "PoissonMF": use_poisson,
     "NBSLIM": use_slim,
+    "NBFISM": use_fism,
     "Averaged": use_averaged,
     "Blend": use_blend,
     **dict.fromkeys(("BinaryMF", "CompoundMF", "RobustMF", "ZeroInflatedMF"), use_family),

@@ -42,6 +42,26 @@ FACTORIZATION = {
     [
         (nbmf.NBMF, {**FACTORIZATION, "concentration": 1.0, "exposure": "auto", "n_clusters": 64}),
         (nbmf.PoissonMF, {**FACTORIZATION, "binarize": False}),
+        (
+            nbmf.NBFISM,
+            {
+                "n_components": 200,
+                "likelihood": "poisson",
+                "concentration": 3.0,
+                "penalty": 10.0,
+                "input": "log1p",
+                "target": "log1p",
+                "n_clusters": 64,
+                "n_starts": 4,
+                "max_iter": 200,
+                "tol": 2e-4,
+                "backend": "auto",
+                "n_threads": None,
+                "dtype": "float32",
+                "random_state": None,
+                "verbose": False,
+            },
+        ),
     ],
 )
 def test_settings_and_their_defaults(estimator, settings):
@@ -119,7 +139,13 @@ def test_a_factorization(model, tmp_path):
 
 def test_the_other_estimators():
     average = nbmf.Averaged(nbmf.NBMF(2, max_iter=5), n_runs=2, random_state=0)
-    for model in (nbmf.NBSLIM(), average, nbmf.Blend([nbmf.NBSLIM(), average], weights="learn", random_state=0)):
+    encoder = nbmf.NBFISM(2, max_iter=5, random_state=0)
+    for model in (
+        nbmf.NBSLIM(),
+        encoder,
+        average,
+        nbmf.Blend([nbmf.NBSLIM(), average], weights="learn", random_state=0),
+    ):
         assert model.fit(small_matrix()).recommend([0, 1], n=3).items.shape == (2, 3)
     unknown = np.eye(30, 20, dtype=bool)
     assert nbmf.NBMF(2, max_iter=5, random_state=0).fit(small_matrix(), unknown=unknown).n_iter_ == 5

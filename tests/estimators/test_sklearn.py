@@ -26,6 +26,8 @@ ESTIMATORS = [
     nbmf.BinaryMF(2, max_iter=30, random_state=0),
     nbmf.NBSLIM(penalty=1.0),
     nbmf.NBSLIM(n_neighbors=2, target="counts", dtype="float64"),
+    nbmf.NBFISM(2, max_iter=30, n_starts=2, random_state=0),
+    nbmf.NBFISM(2, likelihood="negative_binomial", target="counts", max_iter=30, dtype="float64", random_state=0),
     nbmf.Averaged(nbmf.NBMF(2, max_iter=30), n_runs=2, random_state=0),
     nbmf.Blend([nbmf.NBSLIM(penalty=1.0), nbmf.NBMF(2, max_iter=30, random_state=0)], [0.5, 0.5]),
     nbmf.Blend([nbmf.PoissonMF(2, max_iter=30, random_state=0), nbmf.NBMF(2, random_state=0)], random_state=0),

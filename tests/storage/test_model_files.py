@@ -102,6 +102,15 @@ ESTIMATORS = st.one_of(
     st.builds(nbmf.ZeroInflatedMF, **COMMON, probability=st.sampled_from(["learn", "learn_per_user", 0.5])),
     st.builds(nbmf.RobustMF, **COMMON, penalty=NUMBERS),
     st.builds(nbmf.BinaryMF, **COMMON),
+    st.builds(
+        nbmf.NBFISM,
+        COMMON["n_components"],
+        target=st.just("counts"),
+        likelihood=st.sampled_from(["poisson", "negative_binomial"]),
+        n_starts=st.integers(1, 3),
+        penalty=NUMBERS | st.just(0),
+        **{name: COMMON[name] for name in ("dtype", "tol", "random_state", "n_threads", "max_iter")},
+    ),
 )
 SOME_IDS = st.one_of(
     st.lists(st.text(max_size=8), min_size=9, max_size=9, unique=True).map(lambda ids: np.array(ids, object)),

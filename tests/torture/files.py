@@ -83,12 +83,17 @@ MODELS: dict[str, Any] = {
         ],
         [0.5, 0.25, 0.25],
     ),
+    "encoder": nbmf.NBFISM(2, n_starts=2, **PLAIN),
+    "encoder of counts": nbmf.NBFISM(
+        1, likelihood="negative_binomial", target="counts", n_starts=1, dtype="float64", **PLAIN
+    ),
     "dense weights": nbmf.NBSLIM(penalty=1.0, n_threads=1, max_iter=3),
     "sparse weights": nbmf.NBSLIM(penalty=1.0, n_threads=1, max_iter=3, n_neighbors=2, target="counts"),
 }
 RESUMED: dict[str, Any] = {
     "checkpoint": nbmf.NBMF(2, exposure="tied", n_clusters=2, **PLAIN),
     "accelerated checkpoint": nbmf.NBMF(2, exposure="exact", accelerate=True, **PLAIN),
+    "checkpoint of an encoder": nbmf.NBFISM(2, n_starts=2, **PLAIN),
     "checkpoint of points": nbmf.PoissonMF(1, inference="mm", accelerate=True, **PLAIN),
 }
 
@@ -100,7 +105,7 @@ def good_files(folder: Path) -> list[Good]:
     numbers = nbmf.Interactions.from_matrix(MATRIX)
     for n, (name, model) in enumerate(MODELS.items()):
         data, unknown = (texts, numbers)[n % 2], MATRIX > 2
-        model.fit(data, **({"unknown": unknown} if name in ("exact", "tied") else {})).save(path)
+        model.fit(data, **({"unknown": unknown} if name in ("exact", "tied", "encoder of counts") else {})).save(path)
         found.append(_good(name, path, lambda path: answer(nbmf.load(path))))
     for name, model in RESUMED.items():
         model.fit(numbers, checkpoint=path)
@@ -183,8 +188,8 @@ VALUES: list[Any] = [
     None, True, False, 0, 1, 2, -1, 1.5, 0.0, -2.5, 10**9, 10**12, 2**63, 10**30, -(10**30), 10**400, 1e-320, 1e308,
     1e30, float("nan"), float("inf"), "", "x", "nan", "inf", "-inf", "1", "array", "object", "float16", "float64",
     "gpu", "reference", "learn", "learn_per_user", "per_row", "mm", "exact", "tied", "binary", "log1p", "NBMF",
-    "NBSLIM", "Averaged", "Blend", "blend", "average", "model", "item-item model",
-    "point", "gamma", "poisson", "negative_binomial", "<U1", "<U65535", "<U536870911",
+    "NBSLIM", "NBFISM", "Averaged", "Blend", "blend", "average", "model", "item-item model", "encoder model",
+    "point", "gamma", "encoding", "poisson", "negative_binomial", "<U1", "<U65535", "<U536870911",
     "<U99999999999", "<i8", "a" * 50_000, "\ud800", "../../x", [], {}, [1], [4, 4], [4, 4, 4], ["x"], [[]], {"a": 1},
     [2.0, True],
     {"float": "nan"}, {"float": "inf"}, {"float": [1]}, {"arrays": 0}, {"arrays": 1}, {"arrays": 2}, {"arrays": -1},
