@@ -138,7 +138,11 @@ def test_defaults_that_options_state_are_those_of_the_estimators():
     told = " ".join(typed("fit", "--help").stdout.split())
     own = nbmf.NBFISM()
     stated = {"components": f"or {own.n_components} for nbfism", "penalty": f"{own.penalty:g} for nbfism"}
-    stated |= {"max_iter": f"{own.max_iter} for nbfism", "tol": "2e-4 for nbfism", "starts": f"[default: ({own.n_starts})"}
+    stated |= {
+        "max_iter": f"{own.max_iter} for nbfism",
+        "tol": "2e-4 for nbfism",
+        "starts": f"[default: ({own.n_starts})",
+    }
     assert own.tol == 2e-4
     assert all(words in told for words in stated.values()), stated
 
