@@ -176,6 +176,20 @@ def test_explore_does_not_show_a_model_of_other_settings(tmp_path, started, monk
     assert "fitted with binarize True, not False" in typed("explore", plays, "--model", "poisson", code=2)
 
 
+@pytest.mark.parametrize(("model", "name"), [("nbfism", "NBFISM"), ("blend", "Blend"), ("averaged", "Averaged")])
+def test_explore_fits_several_models_in_one(tmp_path, started, monkeypatch, model, name):
+    """The settings typed are those of the factors in it, also when the file is opened again."""
+    monkeypatch.chdir(tmp_path)
+    plays = write_plays(tmp_path)
+    assert "plays.nbmf: written" in typed("explore", plays, *QUICK, "--model", model)
+    assert type(nbmf.load("plays.nbmf")).__name__ == name
+    assert "--refit fits it" in typed("explore", plays, *QUICK, "--model", model)
+    refused = typed("explore", plays, *QUICK, "-k", 5, "--model", model, code=2)
+    assert "plays.nbmf was fitted with n_components 2, not 5" in refused
+    assert (tmp_path / history_of("plays.nbmf")).exists() == (model == "nbfism")
+    assert len(started) == 2
+
+
 def test_notes_are_objects_in_a_log_of_objects(capsys, monkeypatch):
     for name in ("basicConfig", "getLogger"):  # the loggers are those of all tests
         monkeypatch.setattr(logging, name, lambda *_, **__: logging.Logger("own"))

@@ -38,8 +38,8 @@ def demo(household: int | None, components: int, seed: int, output: str) -> None
     """Fit a year of groceries, recommend products to one household, and compare four models.
 
     The models are fitted to four fifths of what 2,250 households bought, and compared by how well they rank the rest.
-    NBMF explains a burst of one product by exposure; PoissonMF has to explain it by taste, or forget how often a product
-    was bought. NBFISM predicts each product from all others that a household bought.
+    NBMF explains a burst of one product by exposure; PoissonMF has to explain it by taste, or forget how often a
+    product was bought. NBFISM predicts each product from all others that a household bought.
     """
     from rich.console import Console  # noqa: PLC0415
 
@@ -118,7 +118,9 @@ def _judged(study: "Study", models: dict[str, Any]) -> "Table":
         cells = [_cell(one.mean, one.interval, "best " * (name == best.name)) for name, one in found.items()]
         rows.append((relevance, *cells, _cell(ahead.difference, ahead.difference_interval)))
     title = "How well they rank what was held out: NDCG and 95 % interval"
-    return framed(title, ("relevance", *results, "lead over the second"), rows, "<>>>>", lines=True)
+    return framed(
+        title, ("relevance", *results, "lead over the second"), rows, "<" + ">" * (len(results) + 1), lines=True
+    )
 
 
 def _cell(value: float, interval: tuple[float, float], mark: str = "") -> str:

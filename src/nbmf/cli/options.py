@@ -151,8 +151,8 @@ fit_options = together(  # all but the seed are None, the model's own default, u
         metavar="α",
         show_default="1, or 3 for nbslim and nbfism",
         type=NumberOrWord(positive, "learn", "learn_per_user", "learn_per_item"),
-        help="Of nbmf, nbslim and, with --likelihood negative_binomial, nbfism: a small α tolerates bursts of counts, a "
-        "large one is close to Poisson; for nbmf also learn, learn_per_user or learn_per_item.",
+        help="Of nbmf, nbslim and, with --likelihood negative_binomial, nbfism: a small α tolerates bursts of counts, "
+        "a large one is close to Poisson; for nbmf also learn, learn_per_user or learn_per_item.",
     ),
     option(
         "--jumps",
@@ -219,8 +219,8 @@ fit_options = together(  # all but the seed are None, the model's own default, u
         metavar="ρ",
         type=click.FloatRange(0),
         show_default="20 for nbslim, 10 for nbfism, 30 for robust",
-        help="Of nbslim and nbfism: the larger, the fewer and smaller the weights between items. Of robust: a count above 1+ρ times its "
-        "intensity is an outlier.",
+        help="Of nbslim and nbfism: the larger, the fewer and smaller the weights between items. Of robust: a count "
+        "above 1+ρ times its intensity is an outlier.",
     ),
     option(
         "--target",

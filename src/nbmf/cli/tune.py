@@ -56,9 +56,9 @@ def tune(source: Values, settings: Values, model: str, as_json: bool, **options:
     """Search for the settings of a model that rank held-out counts of DATA best.
 
     The search is over the number of components, the concentration, the shapes and, for robust, the penalty; for nbslim
-    over the concentration and the penalty, for nbfism over the number of components and the penalty. An option that you give is fixed. A trial ends when the held-out counts are
-    no longer ranked better, so the best number of sweeps is found as well. DATA is a file for `nbmf fit`. The extra
-    `tune` is needed.
+    over the concentration and the penalty, for nbfism over the number of components and the penalty. An option that you
+    give is fixed. A trial ends when the held-out counts are no longer ranked better, so the best number of sweeps is
+    found as well. DATA is a file for `nbmf fit`. The extra `tune` is needed.
     """
     check_settings([model], settings)
     check_files({"DATA": source["data"], "--study": options["study"], "--output": options["output"]})

@@ -118,8 +118,8 @@ def read_checkpoint(path: Path, origin: Origin, max_iter: int) -> tuple[Snapshot
 def _unpack(contents: Contents, origin: Origin) -> tuple[Snapshot, np.random.RandomState]:
     n_users, n_items = origin.data["shape"]
     users, items = codec.unpack_factors(contents, n_users, n_items)
-    if items.mean.dtype != origin.settings["dtype"]:  # the users' too; those of an encoder have no means without counts
-        raise contents.fault(f"its factors are {items.mean.dtype}, not {origin.settings['dtype']}")
+    if (dtype := users.parameters[0].dtype) != origin.settings["dtype"]:  # an encoder has no means without the data
+        raise contents.fault(f"its factors are {dtype}, not {origin.settings['dtype']}")
     objectives = contents.array("objectives", "f", None)
     if not len(objectives) or np.isnan(objectives).any():
         raise contents.fault("it has no sweep, or one without an objective")

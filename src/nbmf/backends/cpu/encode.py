@@ -3,7 +3,7 @@
     W_u = Σ_j x_uj V_j,   μ_ui = b_i + Σ_k (W_uk − x_ui V_ik) H_ik,   R_u = Σ_i G_ui H_i,   G = t/μ
 
 What an item says of itself is taken off a sum. If that is most of the sum, only rounding would be left of the others,
-so beside each sum there is one without such a term, of which there can be only one.
+so beside each sum there is one without its largest term.
 """
 
 import numpy as np
@@ -11,17 +11,15 @@ import numpy as np
 from nbmf.backends.cpu.elementary import log, log1p, prefetch, prefetch_row
 from nbmf.backends.cpu.kernels import AHEAD, CACHE_LINE, RUN, _sum_rows, compiled
 
-LARGE = 0.75  # share of a sum from which a term is left out in the first place; more than half, so that there is one
+LARGE = 0.75  # share of a sum from which a term is the largest, and so left out in the first place
 
 
 @compiled
 def _sum_both(sums, rests, total, run, table, indices, first, last, weights):
-    """Set `sums` to Σ_p weights[p] · table[indices[p]], and `rests` to that without a term that is most of it."""
-    zero, large, most = table.dtype.type(0), table.dtype.type(LARGE), np.finfo(table.dtype).max
-    _sum_rows(total, run, table, indices, first, last, weights)
-    for k in range(table.shape[1]):
-        sums[k] = min(total[k], most)
+    """Set `sums` to Σ_p weights[p] · table[indices[p]], and `rests` to that without the largest term."""
+    zero, most, n = table.dtype.type(0), np.finfo(table.dtype).max, table.shape[1]
     total[:] = 0.0
+    sums[:] = zero  # the largest term so far
     for begin in range(first, last, RUN):
         stop = min(begin + RUN, last)
         fours = stop - (stop - begin) % 4
@@ -29,20 +27,23 @@ def _sum_both(sums, rests, total, run, table, indices, first, last, weights):
         for p in range(begin, fours, 4):  # as in `_sum_rows`
             a, b, c, d = indices[p], indices[p + 1], indices[p + 2], indices[p + 3]
             wa, wb, wc, wd = weights[p], weights[p + 1], weights[p + 2], weights[p + 3]
-            for k in range(table.shape[1]):
-                least = large * sums[k]
+            for k in range(n):
                 pa, pb, pc, pd = wa * table[a, k], wb * table[b, k], wc * table[c, k], wd * table[d, k]
-                run[k] += (zero if pa > least else pa) + (zero if pb > least else pb)
-                run[k] += (zero if pc > least else pc) + (zero if pd > least else pd)
+                one, other = max(pa, pb), max(pc, pd)
+                four, largest = max(one, other), sums[k]
+                run[k] += min(pa, pb) + min(pc, pd) + min(one, other) + min(four, largest)
+                sums[k] = max(four, largest)
         for p in range(fours, stop):
             a, wa = indices[p], weights[p]
-            for k in range(table.shape[1]):
-                pa = wa * table[a, k]
-                run[k] += zero if pa > large * sums[k] else pa
-        for k in range(table.shape[1]):
+            for k in range(n):
+                pa, largest = wa * table[a, k], sums[k]
+                run[k] += min(pa, largest)
+                sums[k] = max(pa, largest)
+        for k in range(n):
             total[k] += run[k]
-    for k in range(table.shape[1]):
+    for k in range(n):
         rests[k] = min(total[k], most)
+        sums[k] = min(total[k] + sums[k], most)
 
 
 @compiled
