@@ -9,7 +9,7 @@ so beside each sum there is one without its largest term.
 import numpy as np
 
 from nbmf.backends.cpu.elementary import log, log1p, prefetch, prefetch_row
-from nbmf.backends.cpu.kernels import AHEAD, CACHE_LINE, RUN, _sum_rows, compiled
+from nbmf.backends.cpu.kernels import AHEAD, CACHE_LINE, RUN, compiled
 
 LARGE = 0.75  # share of a sum from which a term is the largest, and so left out in the first place
 
