@@ -136,7 +136,8 @@ class Factors:
     @property
     def for_everybody(self) -> Array:
         """The share of each item's expected counts that it has for everybody."""
-        return factor_shares(self.shown.items, self.sums[0])[:, self.shown.n_tastes :].sum(axis=1)
+        shares = factor_shares(self.shown.items, self.sums[0])
+        return np.asarray(shares[:, self.shown.n_tastes :].sum(axis=1))
 
     def of_user(self, place: int) -> list[dict[str, Any]]:
         """Return the factors with the largest shares of a user's expected counts."""
