@@ -120,7 +120,7 @@ def test_whatever_a_search_finds_can_be_typed(name):
         words = ["DATA", "-o", "MODEL", *shlex.split(as_typed(name, found))]
         settings = main.commands["fit"].make_context("fit", words).params
         model = make_model(settings["model"], settings)
-        model = {"averaged": lambda: model.estimator, "blend": lambda: model.models[1]}.get(name, lambda: model)()
+        model = model.estimator if name == "averaged" else model.models[1] if name == "blend" else model
         assert {key: model.get_params()[key] for key in found} == found
 
 
@@ -141,7 +141,8 @@ def test_defaults_that_options_state_are_those_of_the_estimators():
     stated |= {
         "max_iter": f"{own.max_iter} for nbfism",
         "tol": "2e-4 for nbfism",
-        "starts": f"[default: ({own.n_starts})",
+        "n_starts": f"[default: ({own.n_starts})",
+        "likelihood": f"[default: ({own.likelihood})",
     }
     assert own.tol == 2e-4
     assert all(words in told for words in stated.values()), stated

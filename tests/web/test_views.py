@@ -331,7 +331,7 @@ def test_what_is_for_everybody_comes_last_and_names_nothing(encoder):
     drawn = encoder.map
     assert drawn["n_factors"] == 4
     assert {one["factor"] for one in drawn["islands"]} == set(drawn["factor"]) <= set(range(4))
-    shares = {item: share for item, share in zip(drawn["item"], drawn["share"], strict=True)}
+    shares = dict(zip(drawn["item"], drawn["share"], strict=True))
     own = {one["factor"]: one["share"] for one in encoder.item(USER_ITEM, 1)["factors"]}
     place = drawn["item"].index(int(USER_ITEM))
     assert shares[int(USER_ITEM)] == pytest.approx(own[drawn["factor"][place]], abs=1e-3)

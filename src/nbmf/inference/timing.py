@@ -75,8 +75,8 @@ def _encoder(
     """Return random starts of an encoder, with logarithms in and out."""
     n_items, K, dtype = matrix.shape[1], sizes.n_components, np.dtype(sizes.dtype)
     counts = EncoderCounts.encoded(matrix, (np.log1p, np.log1p), 1.0, dtype, None)
-    starts = [
-        (Point(rng.gamma(1, 1, (n_items, K)).astype(dtype)), Point(rng.gamma(1, 1, (n_items, K + 1)).astype(dtype)))
+    starts: list[Any] = [
+        tuple(Point(rng.gamma(1, 1, (n_items, width)).astype(dtype)) for width in (K, K + 1))
         for _ in range(sizes.n_starts or 1)
     ]
     return observe(model, counts, backend, *joined(starts, counts), ties, 0.0), counts, backend
