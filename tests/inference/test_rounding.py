@@ -6,7 +6,10 @@ import scipy.sparse as sp
 from sklearn.base import clone
 
 import nbmf
-from nbmf.model.factors import largest
+from nbmf.backends import Given, make_backend
+from nbmf.backends.counts import Counts
+from nbmf.model.factors import Point, largest
+from nbmf.model.family import BernoulliPoisson, GeometricJumps
 
 
 def sparse_counts(seed, shape=(12, 13)):
@@ -151,3 +154,69 @@ def test_learning_from_an_exposure_that_is_lost_beside_the_shared_one(learn):
     model = nbmf.NBMF(1, concentration=learn, inference="mm", exposure="tied", n_clusters=1, init=start)
     model.set_params(max_iter=1, tol=0, backend="cpu").fit(np.array([[3.0, 0.0]]))
     assert np.all(np.isfinite(model.concentration_))
+
+
+@pytest.mark.filterwarnings("ignore:backend='gpu' finds no GPU")
+@pytest.mark.parametrize("backend", ["cpu", "reference", "gpu"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_users_who_took_everything_have_any_intensity(dtype, backend):
+    """The best chances of their counts are 1, so intensities grow for ever, and those of their counts must cancel."""
+    if backend == "gpu":
+        pytest.importorskip("torch")
+    X = np.random.default_rng(0).poisson(1.0, (12, 9)) * np.ones(9)
+    X[:2], X[:, 3] = 1, 1
+    for seed in range(6):
+        model = nbmf.BinaryMF(3, inference="mm", accelerate=True, dtype=dtype, backend=backend, random_state=seed)
+        model.set_params(tol=0, max_iter=60).fit(X)
+        assert max(model.objective_) <= 0
+
+
+@pytest.mark.filterwarnings("ignore:backend='gpu' finds no GPU")
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("has_unknown", [False, True])
+def test_the_log_likelihood_of_huge_intensities_is_that_of_the_cells(has_unknown, dtype, backend):
+    if backend == "gpu":
+        pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    X = np.ones((7, 6))
+    X[0, 0], X[1, 1:3] = 0, 0
+    W, H = np.geomspace(1, 1e15, 7)[:, None] * rng.gamma(1.0, 1.0, (7, 2)), rng.gamma(1.0, 1.0, (6, 2))
+    H[:3] *= 1e-12  # of the items that some have not taken
+    unknown = sp.csr_array(np.eye(7, 6)) if has_unknown else None
+    data = Counts.of(sp.csr_array(X), np.dtype(dtype), unknown)
+    sides = Point(W.astype(dtype)), Point(H.astype(dtype))
+    found, expected = (
+        make_backend(name, 1).expect(data, Given(*sides, BernoulliPoisson(), None)).log_evidence
+        for name in (backend, "reference")
+    )
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:backend='gpu' finds no GPU")
+@pytest.mark.parametrize("backend", ["cpu", "reference", "gpu"])
+@pytest.mark.parametrize("count", [0.3, 3.7, 30, 1e6, 1e15])
+def test_so_many_events_that_each_is_one_count(count, backend):
+    """The square of what a huge intensity becomes at short jumps is no number."""
+    if backend == "gpu":
+        pytest.importorskip("torch")
+    data = Counts.of(sp.csr_array([[count]]), np.dtype(np.float64))
+    sides = Point(np.array([[1e138]])), Point(np.array([[1e138]]))
+    found = make_backend(backend, 1).expect(data, Given(*sides, GeometricJumps(1e-9), None))
+    assert found.user_sums.allocated == pytest.approx(max(np.floor(count), 1.0))
+    assert np.isfinite(found.log_evidence)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning", "ignore:backend='gpu' finds no GPU")
+@pytest.mark.parametrize("backend", ["cpu", "reference", "gpu"])
+@pytest.mark.parametrize("jumps", ["logarithmic", "geometric"])
+@pytest.mark.parametrize("jump", ["learn", "learn_per_item"])
+def test_jumps_are_learned_though_factors_of_zero_lose_the_events(jump, jumps, backend):
+    """Without a count every factor becomes 0 by maximum likelihood and stays so, whatever counts are added."""
+    if backend == "gpu":
+        pytest.importorskip("torch")
+    model = nbmf.CompoundMF(1, jumps=jumps, jump=jump, inference="mm", max_iter=2, backend=backend, random_state=0)
+    model.fit(np.zeros((7, 10)))
+    model.partial_fit(nbmf.Interactions.from_matrix(np.eye(5, 6)), refresh=2)
+    assert np.all((model.jump_ > 0) & (model.jump_ < 1))
+    assert np.isfinite(model.objective_).all()

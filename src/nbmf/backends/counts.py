@@ -95,6 +95,11 @@ class Counts:
         _, columns, values = self.cells
         return np.bincount(columns, values, self.by_user.shape[1]).astype(np.float64)
 
+    @cached_property
+    def item_sizes(self) -> NDArray[np.intp]:
+        """The number of positive counts of each item."""
+        return np.bincount(self.cells[1], minlength=self.by_user.shape[1])
+
     def _stored(self, which: NDArray[np.bool_]) -> tuple[NDArray[Any], ...]:
         rows = np.repeat(np.arange(self.by_user.shape[0]), np.diff(self.by_user.indptr))
         return rows[which], self.by_user.indices[which], self.by_user.data[which]

@@ -19,6 +19,7 @@ from nbmf.model.factors import Array, Factor, Prior
 from nbmf.model.likelihood import Likelihood
 
 NEWTON_STEPS = 50
+ROUNDING = 1e-3  # relative; every count has at least one event, but a sum of them is rounded
 POOLED = 100.0  # events of average size that are added to each item's own, as few counts say little about its jumps
 
 
@@ -86,6 +87,7 @@ def better_likelihood(likelihood: Likelihood, counts: Counts, backend: Backend, 
     if likelihood.learns_from == "exposures":
         return likelihood.relearned(backend.mean_exposure(counts, q.expectation, group))
     n_events = np.asarray(q.sums.allocated.sum(1).tolist())  # of each item; those of a GPU are not NumPy's
+    n_events = np.maximum(n_events, (1 - ROUNDING) * counts.item_sizes)  # a factor of 0 loses the events of its counts
     overall = counts.total / max(n_events.sum(), np.finfo(np.float64).tiny)
     if group == "all":
         return likelihood.relearned(overall)

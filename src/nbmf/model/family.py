@@ -28,6 +28,7 @@ from nbmf.model.series import NODES, STIRLING, digamma_rise, log_gamma_rise, poi
 NEWTON_STEPS = 60
 JUMPS = 1e-9, 1 - 1e-12  # bounds of a learned θ or p
 PROBABILITIES = 1e-9, 1 - 1e-9  # bounds of a learned π
+MOST_SCALED = 1e150  # x whose square is finite; from there on every event is one count
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,8 @@ class GeometricJumps(Likelihood):
         x = np.asarray(geometric_intensity, np.float64) * self.events_scale
         y, z = np.broadcast_arrays(np.asarray(count, np.float64), np.maximum(x, np.finfo(np.float64).tiny))
         y = np.maximum(y, 1.0)  # a count below 1 also has one event
-        mode = 2 * y * z / (1 + z + np.sqrt((1 + z) ** 2 + 4 * y * z))
+        w = np.minimum(z, MOST_SCALED)
+        mode = 2 * y * w / (1 + w + np.sqrt((1 + w) ** 2 + 4 * y * w))
         deviation = 1 / np.sqrt(2 / np.maximum(mode, 1) + 1 / (y - np.minimum(mode, y) + 1))
         step = np.maximum(deviation / 4, 1.0)
         n = np.clip(np.rint(mode), 1, np.floor(y))[..., None] + NODES * step[..., None]

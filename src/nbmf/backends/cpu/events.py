@@ -125,7 +125,8 @@ def geometric(y, x):
                 product = 1.0
         return y * (1.0 - 1.0 / ratio) if y > 1.0 else 1.0, product * (x / y), outside
     log_x, total, mean = log(x), 0.0, 0.0
-    mode = 2.0 * y * x / (1.0 + x + np.sqrt((1.0 + x) ** 2 + 4.0 * y * x))
+    z = min(x, MOST)  # from there on every event is one count
+    mode = 2.0 * y * z / (1.0 + z + np.sqrt((1.0 + z) ** 2 + 4.0 * y * z))
     centre = min(max(np.rint(mode), 1.0), max(np.floor(y), 1.0))
     deviation = 1.0 / np.sqrt(2.0 / max(mode, 1.0) + 1.0 / (y - min(mode, y) + 1.0))
     step, largest = max(deviation / 2.0, 1.0), _geometric_term(centre, y, log_x)

@@ -15,10 +15,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nbmf.backends import LEAST_INTENSITY, LEFT_OVER, Array, Given, OnHost, Sums, UserSums, check_kind, group_means
+from nbmf.backends import LEAST_INTENSITY, Array, Given, OnHost, Sums, UserSums, check_kind, group_means
 from nbmf.backends.counts import Counts
 from nbmf.backends.cpu import inflated, kernels
 from nbmf.backends.cpu.events import LAWS
+from nbmf.backends.remainder import cancels, log_evidence_of_cells, sum_known
 from nbmf.backends.slopes import SHAPES, Concentrations, Pair, sum_slopes
 from nbmf.backends.threads import cut_evenly, hand_out, one_blas_thread
 from nbmf.model.factors import Gamma, Prior
@@ -31,8 +32,8 @@ Job = tuple[NDArray[Any], Loop]  # where each row's non-zeros begin (all 0 for e
 
 TILE_ROWS, TILE_COLUMNS = 128, 800  # a tile and its factors stay in a core's own cache
 BLOCK_ROWS = 4096  # rows summed in single precision before the sum goes to double
+CANCELLING = LAWS["bernoulli_poisson"]  # whose Σ log_events and Σ μ may be any numbers with a small difference
 LARGE_COUNT = 1000.0  # from which logarithms in single precision would show in the objective
-KNOWN_CELLS = 1 << 22  # summed together where unknown cells leave little of a row
 ROW_WORK = 16  # what a row costs beside its non-zeros, in non-zeros
 LEAST_WORK = 4096  # non-zeros for which waking a thread pays
 SHARES = 32  # many, so that all threads end together, and not a function of their number
@@ -77,7 +78,10 @@ class Cpu(OnHost):
         α, loops = _exposure_parameters(likelihood, by_user.shape[0], dtype), _exposure_loops(likelihood)
         if α is None:
             exposed: Array | None = self._expose_all(counts, given, log_evidence)
+            of_zeros = float(log_evidence.sum())
             self._share_out((by_user.indptr, allocate))
+            if law[0] == CANCELLING and cancels(counts, float(log_evidence.sum()) - of_zeros):
+                log_evidence = log_evidence_of_cells(counts, given)
         else:
             excess, exposed = np.empty_like(shares), np.empty_like(users.mean) if sum_users else None
             if ties is not None:
@@ -103,7 +107,7 @@ class Cpu(OnHost):
             exposed = self._sum_rows(item_means)[None, :]
             log_evidence[:1] = -self._sum_rows(user_means) @ exposed[0]
         else:
-            exposed = _sum_known(counts.unknown, item_means)
+            exposed = sum_known(counts.unknown, item_means)
             log_evidence -= (user_means * exposed).sum(axis=1)
         return exposed.astype(user_means.dtype)
 
@@ -112,7 +116,7 @@ class Cpu(OnHost):
         before, items, likelihood, ties = expectation.given
         user_means, excess, allocated = users.mean, expectation.excess, np.zeros_like(items.mean)
         if excess is None:
-            known = None if counts.unknown is None else _sum_known(sp.csr_array(counts.unknown.T), user_means)
+            known = None if counts.unknown is None else sum_known(sp.csr_array(counts.unknown.T), user_means)
             exposed = (self._sum_rows(user_means)[None, :] if known is None else known).astype(user_means.dtype)
         elif ties is None:
             exposed = np.empty_like(items.mean)
@@ -295,21 +299,6 @@ def _tie_rows(
 def _not_below_zero(exposed: Array) -> Array:
     """Put right, in place, what rounding made of a sum from which about as much was taken off."""
     return np.maximum(exposed, 0, out=exposed)
-
-
-def _sum_known(unknown: sp.csr_array, means: Array) -> NDArray[np.float64]:
-    """Sum the other side's means over each row's known cells: all of them less the unknown ones.
-
-    Where next to nothing is left of a sum, rounding is, so the known cells are summed themselves.
-    """
-    values = means.astype(np.float64)
-    total = values.sum(axis=0)
-    sums: NDArray[np.float64] = total - unknown @ values
-    little = np.flatnonzero(np.any(sums < LEFT_OVER * total, axis=1))
-    with one_blas_thread():
-        for rows in np.array_split(little, -(-len(little) * len(means) // KNOWN_CELLS) or 1):
-            sums[rows] = (1.0 - unknown[rows].toarray()) @ values
-    return sums
 
 
 def _tables(

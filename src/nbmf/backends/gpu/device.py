@@ -4,7 +4,7 @@ Counts are copied to the device once, factors stay there from sweep to sweep (ar
 leaves it per sweep. Rows are summed without atomic operations: the same fit on the same device gives the same bits.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +23,7 @@ from nbmf.backends.gpu.events import LAWS, allocate_events
 from nbmf.backends.gpu.fold import Rows, batches, fetch, joined, settle
 from nbmf.backends.gpu.inflated import Inflated
 from nbmf.backends.gpu.topk import best
+from nbmf.backends.remainder import cancels, log_evidence_of_cells
 from nbmf.backends.slopes import SHAPES, Concentrations, Pair, of_stored, of_unseen
 from nbmf.model.factors import Factor, Gamma, Point, Prior, largest
 from nbmf.model.family import ZeroInflatedPoisson
@@ -45,10 +46,15 @@ class ResidentExpectation(UserSums):
     excess: Tensor | None
     unseen: Tensor | None
     log_evidences: tuple[Tensor, ...]
+    confronted: tuple[Counts, Given] | None = None  # on the host; None while folding in
 
     @cached_property
     def log_evidence(self) -> float:
         """The sum of what the passes found."""
+        if self.confronted is not None and self.given[2].kind == "bernoulli_poisson":
+            counts, given = self.confronted
+            if cancels(counts, float(self.log_evidences[0])):
+                return float(log_evidence_of_cells(counts, given).sum())
         return float(torch.stack(self.log_evidences).sum())
 
 
@@ -79,7 +85,8 @@ class Gpu:
         users, items = (tables(factor, self._device) for factor in (given.users, given.items))
         given_there = (users, items, given.likelihood, given.ties)
         parameters = self._parameters(given.likelihood, len(users[0]), users[0].dtype)
-        return self._infer(self._resident(counts), given_there, parameters, sums=sum_users)
+        found = self._infer(self._resident(counts), given_there, parameters, sums=sum_users)
+        return replace(found, confronted=(counts, given))
 
     def _infer(
         self, data: RowCounts, given: Tables, α: Concentrations, *, sums: bool, tile_type: Any = None

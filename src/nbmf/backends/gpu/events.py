@@ -14,6 +14,7 @@ from nbmf.backends.slopes import Concentrations, Pair
 BLOCK = 1 << 21  # numbers in an array of a block: cells, or cells times nodes
 STIRLING = 8.0  # from which Stirling's series has all digits, and differences of Γ functions would cancel
 FEW = 48  # counts up to which the recurrence takes less time than sampling
+MOST = 1e150  # x whose square is finite; from there on every event is one count
 REACH = 32  # nodes to either side at which a sum over events is sampled, a quarter of a standard deviation apart
 
 
@@ -65,7 +66,8 @@ def _sampled(y: Tensor, x: Tensor) -> Pair:
     They are largest near n with n² + n(1+x) = yx and fall off like a normal density. Where its deviation is above four,
     65 evenly spaced ones give the same sum.
     """
-    mode = 2 * y * x / (1 + x + torch.sqrt((1 + x) ** 2 + 4 * y * x))
+    z = x.clamp_max(MOST)
+    mode = 2 * y * z / (1 + z + torch.sqrt((1 + z) ** 2 + 4 * y * z))
     deviation = 1 / torch.sqrt(2 / mode.clamp_min(1) + 1 / (y - torch.minimum(mode, y) + 1))
     centre, step = torch.minimum(mode.round(), y.floor()).clamp_min(1), (deviation / 4).clamp_min(1)
     nodes = torch.arange(-REACH, REACH + 1, dtype=y.dtype, device=y.device)
