@@ -193,7 +193,8 @@ def test_every_public_name_has_an_entry(site):
 
 @needs_mkdocs
 @pytest.mark.parametrize(
-    "name", ["NBMF", "PoissonMF", "NBSLIM", "Averaged", "ExpoMF", "RandomGraphExposureMF", "CoupledCompoundMF"]
+    "name",
+    ["NBMF", "PoissonMF", "NBSLIM", "NBFISM", "Averaged", "ExpoMF", "RandomGraphExposureMF", "CoupledCompoundMF"],
 )
 def test_every_method_of_an_estimator_has_an_entry(site, name):
     methods = {method for method in METHODS if hasattr(getattr(nbmf, name), method)}

@@ -61,6 +61,7 @@ def _models(dtype: str) -> Iterator[Any]:
         yield nbmf.NBMF(2, concentration=learned, exposure="exact", **few)
     yield from _family(few)
     yield from (nbmf.NBSLIM(n_neighbors=n, max_iter=2, dtype=dtype) for n in (None, 2))
+    yield from (nbmf.NBFISM(2, likelihood=name, **few) for name in ("poisson", "negative_binomial"))
 
 
 def _family(few: Values) -> Iterator[Any]:
