@@ -184,7 +184,7 @@ def _without_diagonal(square: Array) -> Array:
 
 def evidence_of_all(counts: EncoderCounts, one: Encoder) -> float:
     """Return −Σ_ui μ_ui − ρ ΣB over every cell, the part of a log-likelihood that its zeros bring."""
-    return -sum_weights(one, counts.met) - counts.by_user.shape[0] * float(one.intercept.sum(dtype=np.float64))
+    return -sum_weights(one, counts.met) - float(counts.by_user.shape[0] * one.intercept.sum(dtype=np.float64))
 
 
 def sum_weights(one: Encoder, weights: NDArray[np.float64]) -> float:

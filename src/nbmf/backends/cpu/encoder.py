@@ -187,7 +187,7 @@ class CpuEncoder(Cpu):
             found[item, k] = expose_one_output(item, k, *anew)
         if counts.penalty:
             found[:, :-1] += self._others(V, np.ones(len(V)), np.full(len(V), counts.penalty))
-        return found.astype(inputs.dtype)
+        return np.asarray(found.astype(inputs.dtype))
 
     def quotient(self, factor: Factor, sums: Sums) -> Point:
         """Return allocated / exposed, Eqs. (nmfH) and (nmfW)."""
