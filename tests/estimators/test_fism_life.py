@@ -255,3 +255,21 @@ def test_a_likelihood_of_counts_is_named_by_its_parameter():
     model = nbmf.NBFISM(2, likelihood="negative_binomial", target="counts", concentration=2.5, **PLAIN).fit(MATRIX)
     assert model.concentration_ == 2.5
     assert not hasattr(nbmf.NBFISM(2, likelihood="negative_binomial", **PLAIN).fit(MATRIX), "concentration_")
+
+
+@pytest.mark.parametrize("name", ["encoder_", "user_factors_", "item_factors_"])
+def test_changed_factors_are_not_saved(name, tmp_path):
+    model = clone(POISSON).fit(MATRIX)
+    model.save(tmp_path / "model.nbmf")
+    assert nbmf.load(tmp_path / "model.nbmf").encoder_.tobytes() == model.encoder_.tobytes()
+    setattr(model, name, 2 * getattr(model, name))
+    with pytest.raises(ValueError, match="no longer th"):
+        model.save(tmp_path / "model.nbmf")
+
+
+def test_a_huge_concentration_is_poisson():
+    settings = PLAIN | {"target": "counts"}
+    one = nbmf.NBFISM(3, likelihood="negative_binomial", concentration=1e29, **settings).fit(MATRIX)
+    two = nbmf.NBFISM(3, **settings).fit(MATRIX)
+    np.testing.assert_allclose(one.objective_, two.objective_, rtol=1e-10)
+    np.testing.assert_allclose(one.encoder_, two.encoder_, rtol=1e-8)

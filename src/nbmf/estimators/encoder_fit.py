@@ -25,6 +25,7 @@ class EncoderFit(FactorFit):
     no products, as the item's own part is left out. `input` is the form of the targets, `encoded` that of x.
     """
 
+    is_product = False
     encoder: Array
     intercepts: Array
     encoded: str
@@ -36,10 +37,6 @@ class EncoderFit(FactorFit):
         items = Point(np.column_stack((H, b.mean(axis=1, dtype=np.float64).astype(b.dtype))))
         fit = cls(**shared, user_posterior=items, item_posterior=items, encoder=V, intercepts=b, encoded=form)
         return replace(fit, user_posterior=Point(fit.encode(fit.fitted)))
-
-    @property
-    def is_product(self) -> bool:
-        return False
 
     @property
     def n_starts(self) -> int:

@@ -30,6 +30,7 @@ from nbmf.inference.run import Algorithm, State, observe, total_log_base
 from nbmf.model import Model
 from nbmf.model.factors import Array, Prior
 from nbmf.model.likelihood import Likelihood, NegativeBinomial, Poisson
+from nbmf.storage.container import StorageError
 
 LIKELIHOODS = ("poisson", "negative_binomial")
 START_SHAPE = 0.3  # of the gammas that a fit starts from: uneven, so that starts differ and components soon part
@@ -186,6 +187,11 @@ class NBFISM(Factorization):
         self.encoder_ = result.encoder
         if result.input != "counts":  # otherwise it is not a parameter of the counts
             del self.concentration_
+
+    def _check_unchanged(self) -> None:
+        super()._check_unchanged()
+        if self.encoder_ is not self._fit.encoder:
+            raise StorageError("encoder_ is no longer that of the fit; a model file holds what was fitted")
 
     def _counts(self, data: Data, unknown: Any) -> EncoderCounts:
         forms = FORMS[self.input], FORMS[self.target]

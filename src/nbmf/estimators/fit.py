@@ -143,6 +143,7 @@ class FitResult(ABC):
 class FactorFit(FitResult):
     """A fit of factors, with what was learned of the likelihood and the priors."""
 
+    is_product = True  # whether the intensities of what users have are products of factors, as all others are
     user_posterior: Factor
     item_posterior: Factor
     model: Model
@@ -150,11 +151,6 @@ class FactorFit(FitResult):
     input: str = "counts"  # the form in which the likelihood sees counts
     ties: Ties | None = None
     unknown: sp.csr_array | None = None  # stores the cells that were left out of the likelihood
-
-    @property
-    def is_product(self) -> bool:
-        """Whether the intensities of what users have are products of factors, as all others are."""
-        return True
 
     @cached_property
     def fixed_items(self) -> FixedSide:
