@@ -80,7 +80,7 @@ def fitted_cells(fit: FactorFit, n_cells: int = MOST_CELLS) -> Cells:
     unknown = None if fit.unknown is None else fit.unknown[rows]
     likelihood = fit.model.likelihood.of_rows(rows)
     given = fit.user_posterior.mean[rows], fit.counts[rows], unknown, likelihood
-    return _cells(fit, given, fit.fitted[rows], n_cells)
+    return _cells(fit, given, None if fit.is_product else fit.fitted[rows], n_cells)
 
 
 def given_cells(
@@ -100,13 +100,16 @@ def cheap_cells(fit: FactorFit) -> Cells:
 
 
 def _cells(
-    fit: FactorFit, given: tuple[Array, sp.csr_array, sp.csr_array | None, Likelihood], had: sp.csr_array, n_cells: int
+    fit: FactorFit,
+    given: tuple[Array, sp.csr_array, sp.csr_array | None, Likelihood],
+    had: sp.csr_array | None,
+    n_cells: int,
 ) -> Cells:
     """Return cells of some users, whose factors come from the counts that they `had`."""
     W, counts, unknown, likelihood = given
     columns = _evenly(fit.counts.sum(axis=0), min(len(fit.items), max(1, n_cells // max(len(W), 1))))
     μ = W.astype(np.float64) @ fit.item_posterior.mean[columns].T.astype(np.float64)
-    if not fit.is_product:
+    if not fit.is_product and had is not None:
         others = fit.seen(had)[:, columns].toarray()
         μ = np.where(others > 0, others, μ)
     known = np.ones(μ.shape, bool) if unknown is None else unknown[:, columns].toarray() == 0
