@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 import nbmf
-from helpers import interrupted_at, typed
+from helpers import interrupted_at, typed, write_rows
 from nbmf.cli import main
 from nbmf.cli.options import COMPARED, FITTED, as_typed, make_model
 from nbmf.evaluation.experiments.tuned import TunedComparison
@@ -146,6 +146,15 @@ def test_defaults_that_options_state_are_those_of_the_estimators():
     }
     assert own.tol == 2e-4
     assert all(words in told for words in stated.values()), stated
+
+
+def test_large_counts_are_an_encoders_targets(tmp_path):
+    """An unfinished fit of them says which option to type."""
+    rows = [(f"u{n % 9}", f"i{n % 7}", 5000 + n) for n in range(60)]
+    path = write_rows(tmp_path / "large.csv", rows, ["user", "item", "count"])
+    options = ["--model", "nbfism", "-k", 2, "--target", "counts", "--max-iter", 2, "--tol", 1e-12]
+    told = typed("fit", path, "-o", tmp_path / "m", *options, "--quiet").stderr
+    assert "try --max-iter 4; counts are large: try --target log1p or --model nbslim" in told
 
 
 def test_an_encoder_resumes_from_its_checkpoint(plays, tmp_path):
