@@ -246,11 +246,9 @@ def test_values_are_refused_before_the_data_is_read(tmp_path, command):
 # ---- compare --------------------------------------------------------------------------------------------------------
 
 
-def test_compare_has_nbslim_and_nbfism_by_default(plays):
+def test_compare_has_nbslim_by_default(plays):
     answer = json.loads(typed("compare", plays, *QUICK, "--json").stdout)
-    assert {row["name"] for row in answer["models"]} == {
-        *("nbmf", "poisson", "binary", "nbslim", "nbfism", "popularity")
-    }
+    assert {row["name"] for row in answer["models"]} == {"nbmf", "poisson", "binary", "nbslim", "popularity"}
 
 
 def test_compare_writes_the_best_model(plays, tmp_path, monkeypatch):
