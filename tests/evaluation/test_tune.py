@@ -67,6 +67,11 @@ def test_an_encoder_is_tuned(data, likelihood):
     assert nbmf.evaluate(model, train, valid, n_boot=1)["ndcg_counts"].mean == pytest.approx(found.value, abs=1e-6)
 
 
+def test_an_encoder_of_logarithms_is_not_tuned_by_likelihood(data):
+    with pytest.raises(ValueError, match="target is 'log1p', so test counts have no log-likelihood"):
+        search(data, n_trials=1, estimator=nbmf.NBFISM, metric="log_likelihood")
+
+
 @pytest.mark.parametrize("estimator", [nbmf.CompoundMF, nbmf.ZeroInflatedMF, nbmf.RobustMF, nbmf.BinaryMF])
 def test_the_family_is_tuned(data, estimator):
     """By the ranking that the fitted model has, also where items differ in the size of their jumps."""

@@ -73,11 +73,10 @@ def _installed() -> tuple[str, ...]:
     metavar="NAME,…|all",
     callback=_model_names,
     default=",".join(JUDGED),
-    help="The models, separated by commas, or all. There are also compound, compound-geometric, zero-inflated, robust "
-    "and bernoulli (see `nbmf fit`), averaged (nbmf from five starts), blend (nbslim and nbfism), ease and edlae "
-    "(weights between items), "
-    "kl-nmf (scikit-learn) and, with the extra bench, knn, als, bpr (implicit), rp3beta, ials (irspack), "
-    "slim (fastslim) and hpf (hpfrec).",
+    help="The models, separated by commas, or all. There are also nbfism, compound, compound-geometric, zero-inflated, "
+    "robust and bernoulli (see `nbmf fit`), averaged (nbmf from five starts), blend (nbslim and nbfism), ease and "
+    "edlae (weights between items), kl-nmf (scikit-learn) and, with the extra bench, knn, als, bpr (implicit), "
+    "rp3beta, ials (irspack), slim (fastslim) and hpf (hpfrec).",
 )
 @number_option(
     "--tune",

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 RELEVANCE = {"ndcg_counts": "count", **{f"ndcg_at_least_{s}": f"count ≥ {s}" for s in (1, 2, 5)}}
 FAIRNESS = (
     "The same K for all flatters NBMF beside PoissonMF: each model has a best K of its own, and at those the two are "
-    "close; `nbmf reproduce` compares them so. NBFISM, of which this is one start, ranks better with its defaults of four "
-    "and K = 200, and NBSLIM better still; `nbmf compare` has both."
+    "close; `nbmf reproduce` compares them so. NBFISM, of which this is one start, ranks better with its defaults, "
+    "four starts and K = 200, and NBSLIM better still; `nbmf compare --models nbmf,nbslim,nbfism` shows them."
 )
 
 

@@ -186,10 +186,10 @@ def warn_of_misfit(fit: FactorFit) -> None:
         warnings.warn(f"the model {misfit(share, fit)}", MisfitWarning, stacklevel=3)
 
 
-def check_stopping(control: Control, form: str) -> None:
+def check_stopping(control: Control, form: str, setting: str = "input") -> None:
     """Refuse to stop by the log-likelihood of counts where the model has none."""
     if form != "counts" and getattr(control.stopping, "metric", "") == "log_likelihood":
-        raise ValueError(f"input is {form!r}, so test counts have no log-likelihood; stop by another metric")
+        raise ValueError(f"{setting} is {form!r}, so test counts have no log-likelihood; stop by another metric")
 
 
 def more_sweeps(settings: Any) -> str:
@@ -198,10 +198,10 @@ def more_sweeps(settings: Any) -> str:
     return f"try {'accelerate=True and ' if can_accelerate else ''}max_iter={2 * settings.max_iter}"
 
 
-def large_counts(counts: sp.csr_array, form: str) -> str:
+def large_counts(counts: sp.csr_array, form: str, setting: str = "input") -> str:
     """Return what else to try where counts are so large that fits take many sweeps."""
     large = form == "counts" and counts.nnz and (counts.data.max() > HEAVY_LARGEST or counts.data.mean() > HEAVY_MEAN)
-    return "; counts are large: try input='log1p' or NBSLIM" if large else ""
+    return f"; counts are large: try {setting}='log1p' or NBSLIM" if large else ""
 
 
 def _starts(settings: Any, shape: tuple[int, int], rng: np.random.RandomState) -> tuple[Array, Array]:

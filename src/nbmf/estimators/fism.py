@@ -133,7 +133,7 @@ class NBFISM(Factorization):
         with self._refitting():
             self._check_settings()
             watched, data = Control.of(unknown, control), self._take(X)
-            check_stopping(watched, self.target)
+            check_stopping(watched, self.target, "target")
             cells = take_unknown(watched.unknown, data.users, data.items)
             counts = self._counts(data, cells)
             work = float(counts.by_user.nnz) * self.n_components
@@ -141,7 +141,8 @@ class NBFISM(Factorization):
             likelihood = self._likelihood()
             n_clusters = self._n_ties(data.matrix, likelihood)
             problem = Encoders(self, Model(likelihood, UNUSED, UNUSED), counts)
-            kept, ending = conduct(self, problem, n_clusters, backend, watched, large_counts(data.matrix, self.target))
+            hint = large_counts(data.matrix, self.target, "target")
+            kept, ending = conduct(self, problem, n_clusters, backend, watched, hint)
             shared = data.result(kept.objectives, ending)
             shared |= {"model": kept.state.model, "ties": kept.state.ties, "unknown": cells, "input": self.target}
             shared["exposure"] = ("tied" if n_clusters else "exact") if likelihood.has_exposure else None

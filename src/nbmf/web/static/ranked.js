@@ -102,7 +102,8 @@ async function explain(place, row, reasons, add, card) {
   }
 }
 
-const FOR_ALL = ["NBFISM", "NBSLIM"]; // have no priors on users, but intercepts of items
+/** What no item contributes, in models that have intercepts instead of priors of users, or both. */
+const BASE = { NBFISM: "everybody, whatever they have", NBSLIM: "everybody, whatever they have", Blend: "what no item explains" };
 
 /** The parts of a score, by taste and by item; each table adds up to the score. */
 function why(found, card) {
@@ -128,7 +129,7 @@ function why(found, card) {
     ]),
     [
       [plural(found.others.n_items, "other item"), found.others.contribution],
-      [FOR_ALL.includes(card.class) ? "everybody, whatever they have" : "prior, before any data", found.prior],
+      [BASE[card.class] ?? "prior, before any data", found.prior],
     ],
   );
   return [tastes, items].filter(Boolean);
