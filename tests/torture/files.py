@@ -84,9 +84,7 @@ MODELS: dict[str, Any] = {
         [0.5, 0.25, 0.25],
     ),
     "encoder": nbmf.NBFISM(2, n_starts=2, **PLAIN),
-    "encoder of counts": nbmf.NBFISM(
-        1, likelihood="negative_binomial", target="counts", n_starts=1, dtype="float64", **PLAIN
-    ),
+    "encoder of counts": nbmf.NBFISM(1, likelihood="negative_binomial", target="counts", n_starts=1, **PLAIN),
     "dense weights": nbmf.NBSLIM(penalty=1.0, n_threads=1, max_iter=3),
     "sparse weights": nbmf.NBSLIM(penalty=1.0, n_threads=1, max_iter=3, n_neighbors=2, target="counts"),
 }
