@@ -14,7 +14,8 @@ from threadpoolctl import threadpool_limits
 
 import nbmf
 from measure import on_matrix, timed
-from nbmf.estimators.ranking import FactorScores, top
+from nbmf.estimators.ranking import top
+from nbmf.estimators.scores import FactorScores
 from nbmf.evaluation import log_likelihood
 from workload import N_COMPONENTS, popular_counts
 

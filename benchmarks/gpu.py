@@ -36,7 +36,8 @@ from nbmf.backends.gpu.device import Gpu
 from nbmf.backends.gpu.passes import Others
 from nbmf.estimators.fism import start_of
 from nbmf.estimators.fold_in import FixedSide, Steps, fold_compiled, fold_on
-from nbmf.estimators.ranking import FactorScores, top
+from nbmf.estimators.ranking import top
+from nbmf.estimators.scores import FactorScores
 from nbmf.inference.cavi import CAVI
 from nbmf.inference.encoder import EncoderMM, joined
 from nbmf.inference.mm import MM

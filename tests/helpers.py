@@ -29,7 +29,7 @@ from nbmf.backends.cpu.topk import CHUNK
 from nbmf.backends.encoder import Encoder, EncoderCounts
 from nbmf.backends.reference import Reference
 from nbmf.estimators.fold_in import FixedSide
-from nbmf.estimators.ranking import TILE_COLUMNS, TILE_ROWS
+from nbmf.estimators.scores import TILE_COLUMNS, TILE_ROWS
 from nbmf.inference.encoder import joined
 from nbmf.model.factors import Gamma, Point, Prior
 from nbmf.model.ties import Ties

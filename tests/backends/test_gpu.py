@@ -28,7 +28,8 @@ from nbmf.backends import PAYS_ALONE, Given, find_device, make_backend
 from nbmf.backends.counts import Counts
 from nbmf.backends.reference import Reference
 from nbmf.estimators.fold_in import Steps, fold_compiled, fold_on
-from nbmf.estimators.ranking import FactorScores, top
+from nbmf.estimators.ranking import top
+from nbmf.estimators.scores import FactorScores
 from nbmf.inference.cavi import CAVI
 from nbmf.inference.mm import MM
 from nbmf.inference.run import begin

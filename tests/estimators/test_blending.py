@@ -20,7 +20,7 @@ from nbmf.estimators import blend_weights
 from nbmf.estimators.blend_fit import BlendFit
 from nbmf.estimators.blend_fit import summed as scores_of_sum
 from nbmf.estimators.blend_weights import around, is_clear, learn_weights, simplex, size_of
-from nbmf.estimators.ranking import FactorScores, ModelScores
+from nbmf.estimators.scores import FactorScores, ModelScores
 from nbmf.model.factors import Point
 from nbmf.storage.container import StorageError, read, write
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from helpers import large, rankings, sorted_best
 from nbmf.backends.cpu.topk import FEW
-from nbmf.estimators.ranking import TILE_ROWS, FactorScores, ModelScores, nearest, places, top, walk
+from nbmf.estimators.ranking import nearest, places, top, walk
+from nbmf.estimators.scores import TILE_ROWS, FactorScores, ModelScores
 
 
 def counted_places(score, test, train):

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from nbmf.estimators.fit import FitResult, NewRows, Reasons
 from nbmf.estimators.fold_in import Resources
-from nbmf.estimators.ranking import FactorScores, ModelScores, Rows, Scores, check_at_least_one
+from nbmf.estimators.ranking import check_at_least_one
+from nbmf.estimators.scores import FactorScores, ModelScores, Rows, Scores
 from nbmf.inference.run import Ending
 from nbmf.model.factors import Array, largest
 

@@ -15,7 +15,8 @@ from nbmf.backends.threads import one_blas_thread
 from nbmf.estimators.blend_fit import Numbers, block_of
 from nbmf.estimators.fit import FitResult
 from nbmf.estimators.metrics import Standings
-from nbmf.estimators.ranking import Array, ModelScores, Places, Rows, Scores, walk
+from nbmf.estimators.ranking import Places, walk
+from nbmf.estimators.scores import Array, ModelScores, Rows, Scores
 
 Scaled = Sequence[tuple[float, Scores]]  # the scores of each member, and their size
 Split = tuple[sp.csr_array, sp.csr_array]  # the counts set aside, and the others

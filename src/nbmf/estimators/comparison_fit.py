@@ -13,7 +13,8 @@ from nbmf.backends.reference import Reference
 from nbmf.data.interactions import formed
 from nbmf.estimators.fit import FactorFit, FitResult, NewRows, Reasons
 from nbmf.estimators.fold_in import MOST_STEPS, Resources, stopping_tolerance
-from nbmf.estimators.ranking import FactorScores, ModelScores, name_of_items, nearest
+from nbmf.estimators.ranking import name_of_items, nearest
+from nbmf.estimators.scores import FactorScores, ModelScores
 from nbmf.inference.comparison import ExposedRidge, Pair, expect_coupled
 from nbmf.model import Model
 from nbmf.model.comparison import PoissonExposure

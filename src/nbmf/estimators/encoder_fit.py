@@ -13,7 +13,8 @@ from nbmf.backends.encoder import Encoder
 from nbmf.data.interactions import FORMS, formed
 from nbmf.estimators.fit import FactorFit, NewRows, Reasons, no_likelihood
 from nbmf.estimators.fold_in import Resources
-from nbmf.estimators.ranking import FactorScores, nearest
+from nbmf.estimators.ranking import nearest
+from nbmf.estimators.scores import FactorScores
 from nbmf.model.factors import Array, Point
 
 

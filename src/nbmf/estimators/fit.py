@@ -18,7 +18,8 @@ from nbmf.backends.counts import without
 from nbmf.data.ids import Lookup
 from nbmf.data.interactions import FORMS, Ids
 from nbmf.estimators.fold_in import FixedSide, Resources, fold_in
-from nbmf.estimators.ranking import FactorScores, Scores, most_typical, name_of_items, nearest
+from nbmf.estimators.ranking import most_typical, name_of_items, nearest
+from nbmf.estimators.scores import FactorScores, Scores
 from nbmf.inference.run import Ending
 from nbmf.model import Model
 from nbmf.model.factors import Array, Factor, Point

@@ -12,7 +12,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from nbmf.backends.cpu.kernels import compiled, sum_log1p
-from nbmf.estimators.ranking import Report, Rows, Scores, walk, with_sorted_rows
+from nbmf.estimators.ranking import Report, walk, with_sorted_rows
+from nbmf.estimators.scores import Rows, Scores
 from nbmf.model.likelihood import Likelihood, log_probability
 
 Array = NDArray[np.float64]

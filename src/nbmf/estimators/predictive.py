@@ -15,7 +15,7 @@ from nbmf.data.interactions import Ids, formed
 from nbmf.estimators.fit import FactorFit, FitResult, NewRows
 from nbmf.estimators.fold_in import Resources
 from nbmf.estimators.log_prob import log_probabilities
-from nbmf.estimators.ranking import FactorScores
+from nbmf.estimators.scores import FactorScores
 from nbmf.estimators.table import MOST_ROWS, Shown, Table, first_rows
 from nbmf.model.likelihood import Likelihood, log_probability
 

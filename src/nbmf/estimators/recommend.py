@@ -16,7 +16,8 @@ from nbmf.data.interactions import Ids
 from nbmf.estimators.fit import FitResult, NewRows
 from nbmf.estimators.fold_in import Resources
 from nbmf.estimators.log_prob import Entries
-from nbmf.estimators.ranking import Best, FactorScores, Scores, top, walk
+from nbmf.estimators.ranking import Best, top, walk
+from nbmf.estimators.scores import FactorScores, Scores
 from nbmf.estimators.table import MOST_ROWS, Shown, Table, first_rows
 from nbmf.model.factors import Array
 

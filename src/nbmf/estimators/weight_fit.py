@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from nbmf.data.interactions import FORMS, formed
 from nbmf.estimators.fit import FitResult, NewRows, Reasons, no_likelihood
 from nbmf.estimators.fold_in import Resources
-from nbmf.estimators.ranking import ModelScores, check_at_least_one
+from nbmf.estimators.ranking import check_at_least_one
+from nbmf.estimators.scores import ModelScores
 from nbmf.model.factors import Array
 from nbmf.model.likelihood import Likelihood, NegativeBinomial
 

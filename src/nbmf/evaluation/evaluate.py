@@ -32,7 +32,8 @@ from nbmf.estimators.metrics import (
     proportional_gains,
     scaled_gains,
 )
-from nbmf.estimators.ranking import FactorScores, ModelScores, Places, Report, Rows, Scores, Top, walk
+from nbmf.estimators.ranking import Places, Report, Top, walk
+from nbmf.estimators.scores import FactorScores, ModelScores, Rows, Scores
 from nbmf.estimators.table import RowTable, Shown
 from nbmf.evaluation.resampling import Metric, summaries
 

@@ -19,7 +19,8 @@ from nbmf.data.interactions import Interactions, formed
 from nbmf.estimators.fit import FitResult
 from nbmf.estimators.log_prob import check_intensities, log_probabilities
 from nbmf.estimators.metrics import Array, check_whole, ratio
-from nbmf.estimators.ranking import Rows, walk, with_sorted_rows
+from nbmf.estimators.ranking import walk, with_sorted_rows
+from nbmf.estimators.scores import Rows
 from nbmf.estimators.table import RowTable, Shown
 from nbmf.evaluation.evaluate import Judged, Walking, as_interactions, scores_of
 from nbmf.evaluation.resampling import Metric, intervals, resampled_ratios
