@@ -267,6 +267,13 @@ def test_changed_factors_are_not_saved(name, tmp_path):
         model.save(tmp_path / "model.nbmf")
 
 
+@pytest.mark.parametrize("setting", [{"input": "binary"}, {"target": "binary"}])
+def test_a_model_is_not_saved_with_other_forms_than_it_was_fitted_to(setting, tmp_path):
+    model = clone(POISSON).fit(MATRIX).set_params(**setting)
+    with pytest.raises(ValueError, match="its settings now say"):
+        model.save(tmp_path / "model.nbmf")
+
+
 def test_a_huge_concentration_is_poisson():
     settings = PLAIN | {"target": "counts"}
     one = nbmf.NBFISM(3, likelihood="negative_binomial", concentration=1e29, **settings).fit(MATRIX)

@@ -235,6 +235,9 @@ def _pack(path: Path, estimator: Any, fit: Any, arrays: Arrays) -> dict[str, Any
     if kind in ("model", "encoder model") and estimator._input() != fit.input:
         changed = f"was fitted to {fit.input!r} of the data, and its settings now say {estimator._input()!r}"
         raise StorageError(f"{os.fspath(path)}: the model {changed}; set them back, or fit it again")
+    if kind == "encoder model" and estimator.input != fit.encoded:
+        changed = f"encodes {fit.encoded!r} of the data, and its settings now say input={estimator.input!r}"
+        raise StorageError(f"{os.fspath(path)}: the model {changed}; set it back, or fit it again")
     shared = {
         "kind": kind,
         "class": name,
