@@ -1,11 +1,12 @@
 """The encoder on the gpu backend beyond the contract of test_encoder.py: how rows are cut, what stays on the device."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from helpers import assert_encodes_as_reference, encoded, gpus, random_starts, small_matrix, ties_of
 from nbmf.backends import Given, encoder_of
-from nbmf.backends.encoder import exposed_inputs, exposed_outputs
 from nbmf.estimators.fism import start_of
 from nbmf.inference.encoder import EncoderMM, joined
 from nbmf.inference.run import observe
@@ -114,18 +115,18 @@ def test_rows_of_points_on_the_device():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_sums_of_all_others_are_those_of_the_host(dtype):
-    """An item that is next to all of a sum leaves nothing of it."""
+def test_sums_of_all_others_are_those_of_the_host(dtype, monkeypatch):
+    """An item that is next to all of a sum leaves what the others add up to, in whatever blocks they are walked."""
+    monkeypatch.setattr("nbmf.backends.gpu.encoder.row_blocks", partial(passes.row_blocks, most=20))
     counts, (one,) = encoded(small_matrix(), dtype), random_starts(20, 3, 1, dtype)
-    one.inputs[4, 1] = one.outputs[4, 1] = 1e18
-    V, H, met = (to_device(values, Gpu()._device) for values in (one.inputs, one.outputs, counts.met))
-    ones = torch.ones_like(met)
-    for ours, plain in (
-        (_others(H, ones, met), exposed_inputs(counts, one.outputs)),
-        (_others(V, met, ones), exposed_outputs(counts, one.inputs, 30.0)[:, :-1]),
-    ):
-        np.testing.assert_allclose(ours.cpu().numpy(), plain, rtol=1e-6 if dtype == "float32" else 1e-12)
-        assert ours.cpu().numpy()[4, 1] == 0.0
+    values, met = one.inputs, counts.met
+    values[4, 1], values[11, 2] = 1e18, 1e18
+    ones = np.ones(20)
+    for weights, scales in ((ones, met), (met, ones)):
+        ours = _others(*(to_device(each, Gpu()._device) for each in (values, weights, scales))).cpu().numpy()
+        parts = [np.delete(weights[:, None] * values.astype(np.float64), i, axis=0).sum(axis=0) for i in range(20)]
+        plain = np.array(parts) * scales[:, None]
+        np.testing.assert_allclose(ours, plain, rtol=1e-6 if dtype == "float32" else 1e-12)
 
 
 def test_a_backend_of_passes_is_its_own_encoder():

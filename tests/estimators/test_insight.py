@@ -13,7 +13,7 @@ from nbmf.estimators.fit import FactorFit
 from nbmf.estimators.predictive import Predictive
 from nbmf.evaluation import log_likelihood
 from nbmf.model.likelihood import NegativeBinomial, Poisson
-from nbmf.web.item_map import Factors
+from nbmf.web.item_map import Factors, Readable
 
 MODELS = [
     nbmf.NBMF(3, exposure="exact"),
@@ -227,7 +227,7 @@ def test_only_components_that_are_shown_are_named(monkeypatch):
 
 def test_components_have_the_same_name_in_the_explorer():
     model = nbmf.NBMF(4, max_iter=30, tol=0, random_state=0).fit(small_matrix())
-    labels = Factors(model.user_factors_, model.item_factors_, [str(item) for item in model.items_]).labels
+    labels = Factors(Readable.of(model), [str(item) for item in model.items_]).labels
     assert [model.result_.component_name(k) for k in range(4)] == [labels[k]["name"] for k in range(4)]
 
 

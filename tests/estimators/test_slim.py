@@ -420,7 +420,7 @@ def test_the_commands_fit_and_recommend(tmp_path, split):
     assert fitted.exit_code == 0, fitted.output
     assert "NBSLIM of 200 users" in fitted.output
     found = runner.invoke(main, ["recommend", str(file), "--user", "3", "-n", "2"])
-    assert "Scores, largest first" in found.output
+    assert "Expected ln(1 + count), largest first" in found.output
     assert nbmf.load(file).recommend(3, n=1).items[0, 0] == int(found.output.splitlines()[2].split()[2])
     refused = runner.invoke(main, ["fit", str(data), "--model", "nbslim", "-k", "3", "-o", str(file)])
     assert refused.exit_code == 2

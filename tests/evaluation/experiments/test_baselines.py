@@ -44,6 +44,8 @@ SMALL = {
     "bernoulli": {"n_components": 4},
     "averaged": {"n_components": 4, "max_iter": 50},
     "nbslim": {"penalty": 1.0},
+    "nbfism": {"n_components": 8, "penalty": 1.0},
+    "blend": {"n_components": 8, "penalty": 1.0},
 }
 
 

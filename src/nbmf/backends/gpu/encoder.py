@@ -14,7 +14,7 @@ import torch
 
 from nbmf.backends import LEAST_INTENSITY, Given, Sums, check_kind
 from nbmf.backends.counts import Counts
-from nbmf.backends.encoder import OWN, EncoderCounts
+from nbmf.backends.encoder import EncoderCounts
 from nbmf.backends.gpu.arrays import Clusters, ResidentCounts, ResidentPoint, Tensor, entries, to_device
 from nbmf.backends.gpu.device import Gpu, _on_host
 from nbmf.backends.gpu.events import BLOCK
@@ -221,13 +221,30 @@ class GpuEncoder(Gpu):
 
 
 def _others(values: Tensor, weights: Tensor, scales: Tensor) -> Tensor:
-    """Return for each row the weighted sum of all other rows, times the row's scale; see backends/encoder.py."""
-    total, found = _weighed(values, weights), torch.empty_like(values)
-    least = OWN * torch.finfo(values.dtype).eps * total
+    """Return for each row the weighted sum of all other rows, times the row's scale; `Whole` says how."""
+    total, largest, rest = _whole(values, weights)
+    found = torch.empty_like(values)
     for rows in row_blocks(*values.shape):
         left = total - weights[rows, None] * values[rows]
-        found[rows] = (torch.where(left > least, left, 0) * scales[rows, None]).to(values.dtype)
+        is_largest = torch.arange(rows.start, rows.start + len(left), device=values.device)[:, None] == largest
+        found[rows] = (torch.where(is_largest, rest, left) * scales[rows, None]).to(values.dtype)
     return found
+
+
+def _whole(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what `Whole.of` does."""
+    total, most, rest = torch.zeros(3, values.shape[1], dtype=torch.float64, device=values.device)
+    largest = torch.zeros_like(total, dtype=torch.int64)
+    for rows in row_blocks(*values.shape):
+        parts = weights[rows, None] * values[rows].double()
+        found, at = parts.max(dim=0)
+        sums = parts.sum(dim=0)
+        others = parts.scatter_(0, at[None], 0.0).sum(dim=0)
+        is_larger = found > most
+        rest = rest + torch.where(is_larger, others + most, sums)
+        largest, most = torch.where(is_larger, rows.start + at, largest), torch.maximum(found, most)
+        total = total + sums
+    return total, largest, rest
 
 
 def _weighed(values: Tensor, weights: Tensor) -> Tensor:
