@@ -224,7 +224,7 @@ def encoder_sweeps(matrix, n_starts, law, bandwidth, n_components=256):
           f"{torch.cuda.max_memory_allocated() / 1e9:.1f} GB; {states[0].objective:.6e}", flush=True)  # fmt: skip
     data, one = backend._resident(counts), states.pop().inferred.starts[0]
     (V, H, _), x = one.encoder, data.inputs
-    for size in (4096, 16384, 8192):  # the last one stays
+    for size in (2048, 8192, 4096):  # the last one stays
         passes.TILE_BYTES = size
         terms = Others(x, one.shares, one.allocated, H), Others(one.shares, x, one.hidden, V)
         walks = (lambda: passes.sum_users(data, x, V), lambda terms=terms: passes.sum_others(data, *terms),
