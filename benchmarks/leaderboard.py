@@ -5,16 +5,18 @@ python benchmarks/leaderboard.py [NAME | FILE …] [--trials 12] [--starts 5] [-
 
 (extra `bench`: the packages compared, the groceries; extra `plots`.) NAME is one of those in boards.py, FILE has users,
 items and counts. Results go to DIR/NAME as they are ready: the same command resumes an interrupted run, and models,
-trials and starts can be added. --write puts tables and pictures into docs/leaderboard.md.
+trials and starts can be added. --write puts tables and pictures into docs/leaderboard.md, beside those of data sets
+that were written before, and the levels that its first table is made of into docs/leaderboard.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -80,23 +82,18 @@ def main() -> None:
     """Compare the models on each data set and show the result."""
     options = _options()
     budget = (options.models, options.trials, options.starts, SEED, options.limit)
-    results: dict[str, Result] = {}
     for source in options.data:
         study, goal = open_board(source)
         plan = TunedComparison(*budget, goal=goal)
         print(f"{study.name}: {study.data}; held out: {study.split}", flush=True)
         name = name_of(source)
         folder = options.folder / name
-        results[name] = result = compare_on(study, plan, folder, options.workers, name)
+        result = compare_on(study, plan, folder, options.workers, name)
         print(page(study, result), flush=True)
         Picture("leaderboard", lambda width, result=result: draw(result)).save(folder)
         if options.write:
             write_page(name, study, result, folder)
-    if options.write:
-        command = shlex.join(["python", "benchmarks/leaderboard.py", *map(short_path, options.data)])
-        command += f" --trials {options.trials} --starts {options.starts}"
-        put_between(ROOT / "docs" / "leaderboard.md", "leaderboard command", f"    {command} --write")
-        put_between(ROOT / "docs" / "leaderboard.md", "leaderboard summary", summary(results))
+            write_summary(name, {"command": command_of(source, options), **levels(result)})
 
 
 def _options() -> argparse.Namespace:
@@ -181,31 +178,40 @@ def settings_table(result: Result) -> str:
     return table(("model", "chosen settings", "the defaults", "the best drawn", "trials", "failed"), rows, n_words=2)
 
 
-def summary(results: dict[str, Result]) -> str:
+def levels(result: Result) -> dict[str, Any]:
+    """Return what the short table shows of a data set: each model's level, best first; None is a failure."""
+    found: dict[str, Any] = {}
+    for contender in result.board():
+        low, high = contender.difference_interval
+        found[contender.name] = {"level": round(contender.mean, 4), "is_level_with_best": bool(low <= 0 <= high)}
+    return {"metric": HEADS[result.plan.goal], "models": found | dict.fromkeys(result.problems())}
+
+
+def summary(boards: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the short table: each model's NDCG and its place among the models, best first on average.
 
     Bold are the best and those whose difference to it has an interval that contains 0.
     """
-    boards = {name: result.board() for name, result in results.items()}
-    n_models = {name: len(result.plan.models) for name, result in results.items()}
     places: dict[str, list[int]] = {}
-    cells: dict[str, dict[str, str]] = {}
-    for name, board in boards.items():
-        for place, contender in enumerate(board, 1):
-            places.setdefault(contender.name, []).append(place)
-            low, high = contender.difference_interval
-            mean = f"{contender.mean:.4f}"
-            cells.setdefault(contender.name, {})[name] = bold(mean) if low <= 0 <= high else mean
-        for model in results[name].problems():
-            places.setdefault(model, []).append(n_models[name])
-            cells.setdefault(model, {})[name] = "failed"
+    for board in boards.values():
+        for place, (model, found) in enumerate(board["models"].items(), 1):
+            places.setdefault(model, []).append(len(board["models"]) if found is None else place)
     average = {model: sum(found) / len(found) for model, found in places.items()}
     rows = []
     for model in sorted(average, key=lambda model: average[model]):
-        of_boards = (cells[model].get(name, "") for name in results)
-        rows.append([literal(BASELINES[model].label), *of_boards, f"{average[model]:.1f}"])
-    heads = (f"{name}: {HEADS[result.plan.goal]}" for name, result in results.items())
-    return table(["model", *map(literal, heads), "mean place"], rows)
+        cells = (_level(board["models"], model) for board in boards.values())
+        rows.append([literal(BASELINES[model].label), *cells, f"{average[model]:.1f}"])
+    heads = (literal(f"{name}: {board['metric']}") for name, board in boards.items())
+    return table(["model", *heads, "mean place"], rows)
+
+
+def _level(models: Mapping[str, Any], model: str) -> str:
+    if model not in models:
+        return ""
+    if models[model] is None:
+        return "failed"
+    shown = f"{models[model]['level']:.4f}"
+    return bold(shown) if models[model]["is_level_with_best"] else shown
 
 
 def _best(trials: Sequence[Row], goal: str) -> str:
@@ -304,6 +310,25 @@ def write_page(name: str, study: Study, result: Result, folder: Path) -> None:
     shown = f"![NDCG on held-out counts against the seconds of a fit, {name}]({image})"
     text = f"## {name}\n\n{shown}\n\n{CAPTION}\n\n{page(study, result)}"
     put_between(ROOT / "docs" / "leaderboard.md", f"leaderboard {name}", text)
+
+
+def write_summary(name: str, board: Mapping[str, Any]) -> None:
+    """Put a data set into the short table, in the order of BOARDS, and its command on the page."""
+    kept, shown = ROOT / "docs" / "leaderboard.json", ROOT / "docs" / "leaderboard.md"
+    boards = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    boards[name] = dict(board)
+    order = [*(known for known in BOARDS if known in boards), *(other for other in boards if other not in BOARDS)]
+    boards = {each: boards[each] for each in order}
+    write_whole(kept, json.dumps(boards, indent=1) + "\n")
+    put_between(shown, "leaderboard command", "\n".join(f"    {each['command']}" for each in boards.values()))
+    put_between(shown, "leaderboard summary", summary(boards))
+
+
+def command_of(source: str, options: argparse.Namespace) -> str:
+    """Return the command that was typed for one data set."""
+    models = [] if options.models == tuple(BASELINES) else ["--models", ",".join(options.models)]
+    budget = ["--trials", str(options.trials), "--starts", str(options.starts), "--limit", f"{options.limit:g}"]
+    return shlex.join(["python", "benchmarks/leaderboard.py", short_path(source), *models, *budget, "--write"])
 
 
 if __name__ == "__main__":

@@ -75,7 +75,8 @@ def test_the_settings_say_how_many_trials_failed(script, ended):
 
 
 def test_the_summary_has_a_row_per_model_and_data_set(script, ended):
-    rows = cells(script.summary({"one": ended, "two": ended}))
+    found = script.levels(ended)
+    rows = cells(script.summary({"one": found, "two": found}))
     labels = [BASELINES[contender.name].label for contender in ended.board()]
     assert [row[0] for row in rows] == [*labels, "hopeless"]
     assert all(re.fullmatch(r"0\.\d{4}", row[1]) and row[1] == row[2] for row in rows[:-1])
@@ -92,7 +93,7 @@ def test_the_summary_marks_what_cannot_be_told_from_the_best(script):
     board = Comparison(tuple(contenders), "ndcg_log2", "ease", 100)
     plan = SimpleNamespace(goal="ndcg_log2", models=("ease", "nbslim", "als"))
     result = SimpleNamespace(board=lambda: board, plan=plan, problems=dict)
-    text = script.summary({"one": result})
+    text = script.summary({"one": script.levels(result)})
     assert "one: NDCG on log2" in text
     assert re.findall(r"\*\*(.*?)\*\*", text) == ["0.4000", "0.3900"]
 
@@ -192,7 +193,25 @@ def test_the_command_writes_the_page_and_can_be_repeated(script, tmp_path, monke
     ).read_bytes()
     for mark in ("leaderboard plays", "leaderboard command", "leaderboard summary"):
         assert written[0].count(f"<!-- {mark} -->") == 1
-    assert "plays.parquet --trials 2 --starts 1 --write" in written[0]
+    assert "plays.parquet --models popularity,ease --trials 2 --starts 1 --limit 300 --write" in written[0]
+
+
+def test_data_sets_are_written_one_by_one(script, tmp_path, monkeypatch):
+    """The short table has all that were written, in the order of the boards; a second writing replaces the first."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "leaderboard.md").write_text("# Which model\n")
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    for name, level in (("mine", 0.1), ("newsgroups20", 0.2), ("groceries", 0.3), ("mine", 0.4)):
+        found = {"ease": {"level": level, "is_level_with_best": True}, "als": None}
+        script.write_summary(name, {"command": f"python {name} {level}", "metric": "NDCG", "models": found})
+    page = (tmp_path / "docs" / "leaderboard.md").read_text()
+    assert re.findall(r"^    python (.*)$", page, re.MULTILINE) == ["groceries 0.3", "newsgroups20 0.2", "mine 0.4"]
+    text = page[page.index("| model") :]
+    assert text.splitlines()[0] == "| model | groceries: NDCG | newsgroups20: NDCG | mine: NDCG | mean place |"
+    assert cells(text.split("\n\n")[0]) == [
+        ["EASE", "0.3000", "0.2000", "0.4000", "1.0"],
+        ["ALS", "failed", "failed", "failed", "2.0"],
+    ]
 
 
 def test_data_that_is_not_there_is_named(script, monkeypatch):

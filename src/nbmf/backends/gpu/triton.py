@@ -21,7 +21,7 @@ STEP, WARPS = 16, 1  # columns that a program gathers at a time, and its warps
 TIE_STEP, TIE_WARPS = 32, 1
 LOG_BLOCK = 1024  # non-zeros whose logarithms a program adds up
 ITEM_STEP = 8
-TILE_BYTES = 4096  # of each table that a program of an encoder's walks gathers at a time: a quarter of a warp's registers
+TILE_BYTES = 4096  # of a table that a program of an encoder's walks gathers at a time: a quarter of a warp's registers
 MOST_TILED = 128
 # rows and columns of a tile, warps, stages and registers, by the type of the factors and whether logarithms are wanted:
 # the fastest on an H200 for K = 64 (benchmarks/gpu.py --tune)
