@@ -19,7 +19,7 @@ from helpers import (
     small_matrix,
     ties_of,
 )
-from nbmf.backends import encoder_of
+from nbmf.backends import Sums, encoder_of
 from nbmf.backends.cpu.passes import Cpu
 from nbmf.backends.reference import Reference
 from nbmf.estimators.fism import start_of
@@ -107,17 +107,42 @@ def sweeps(backend, counts, starts, law, ties, n, moving=None):
     return states
 
 
-@given(count_matrices(), st.integers(1, 4), st.sampled_from(LAWS), st.booleans(), st.sampled_from([0.0, 5.0]))
-def test_every_sweep_ascends(matrix, n_components, law, has_unknown, penalty):
+def halves(backend, counts, state):
+    """The objective when only V has moved, and when only [H | b] has."""
+    passes, users, items = encoder_of(backend), [], []
+    for inferred in state.inferred.starts:
+        V, side = inferred.encoder.factors
+        sums, allocated = passes.sum_inputs(counts, inferred)
+        users.append((passes.quotient(V, sums), side))
+        exposed = passes.expose_outputs(counts, inferred, V)
+        items.append((V, passes.quotient(side, Sums(allocated, exposed))))
+    return [
+        observe(state.model, counts, passes, *joined(moved, counts), state.ties, state.log_base).objective
+        for moved in (users, items)
+    ]
+
+
+@dtypes
+@given(
+    matrix=count_matrices(),
+    n_components=st.integers(1, 4),
+    law=st.sampled_from(LAWS),
+    has_unknown=st.booleans(),
+    penalty=st.sampled_from([0.0, 5.0]),
+)
+def test_every_half_step_and_sweep_ascends(dtype, matrix, n_components, law, has_unknown, penalty):
     unknown = np.random.default_rng(0).random(matrix.shape) < 0.2 if has_unknown else None
-    counts, (law, n_clusters) = encoded(matrix, "float64", unknown, penalty), law
+    counts, (law, n_clusters) = encoded(matrix, dtype, unknown, penalty), law
     ties = ties_of(matrix.shape[1], n_clusters) if n_clusters else None
     starts = [start_of(counts, n_components, np.random.RandomState(seed)) for seed in (0, 1)]
-    for backend in BACKENDS:
+    for backend in (Reference(), *BACKENDS):
         states = sweeps(backend, counts, starts, law, ties, 5)
         objectives = np.array([state.objective for state in states])
-        allowed = 1e-12 * (abs(states[0].log_base) + counts.size + np.abs(objectives).max())
+        of_halves = np.array([halves(backend, counts, state) for state in states])
+        scale = abs(states[0].log_base) + counts.size + np.abs(objectives).max() + np.abs(counts.by_user.data).sum()
+        allowed = {"float64": 1e-12, "float32": 1e-5}[dtype] * scale
         assert np.all(np.diff(objectives) >= -allowed), (backend, objectives)
+        assert np.all(of_halves >= objectives[:, None] - allowed), (backend, objectives, of_halves)
 
 
 @dtypes
