@@ -176,6 +176,21 @@ def test_a_fit_that_fails_is_a_row(parts, tmp_path, one_process, monkeypatch):
         compare_tuned(*parts, replace(plan, models=("hopeless",)), tmp_path, n_workers=1)
 
 
+def test_models_of_several_parts_are_compared_like_any(parts, tmp_path, one_process):
+    """A blend has no objective, and neither it nor an encoder of logarithms has a likelihood of counts."""
+    small = {"n_components": 3}
+    models = ("popularity", "averaged", "nbfism", "blend")
+    plan = TunedComparison(models, 1, 1, defaults=dict.fromkeys(models[1:], small))
+    result = compare_tuned(*parts, plan, tmp_path, n_workers=1)
+    assert result.problems() == {}
+    assert set(result.rows) == set(models)
+    (popularity,), (encoder,), (blend,) = (result.rows[model] for model in ("popularity", "nbfism", "blend"))
+    assert blend.convergence["objective"] is None
+    assert encoder.convergence["objective"] < 0
+    assert min(blend.means["ndcg_counts"], encoder.means["ndcg_counts"]) > popularity.means["ndcg_counts"]
+    assert all(math.isnan(row.log_likelihood) for row in (blend, encoder))
+
+
 def test_comparisons_that_cannot_be_run_are_refused():
     for settings, message in (
         ({"models": ()}, "at least one"),

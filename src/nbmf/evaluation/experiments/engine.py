@@ -142,7 +142,8 @@ def _convergence(model: Any) -> dict[str, Any]:
     if not hasattr(model, "converged_"):
         return {}
     ended = {"sweeps": int(model.n_iter_), "converged": bool(model.converged_)}
-    return {**ended, "objective": float(model.objective_[-1]), "exposure": getattr(model, "exposure_", "")}
+    objective = float(model.objective_[-1]) if len(model.objective_) else None  # a blend has none
+    return {**ended, "objective": objective, "exposure": getattr(model, "exposure_", "")}
 
 
 def timed(fit: Fit, train: Interactions) -> tuple[Judged, float, float]:
