@@ -1,6 +1,7 @@
 """`nbmf plan`: memory from the sizes, seconds from a clock, and faults reported in a sentence."""
 
 import json
+import tracemalloc
 from functools import partial
 
 import numpy as np
@@ -79,7 +80,36 @@ def test_an_encoder_is_planned_for_one_machine(plays, monkeypatch, n_starts):
         ("EncoderMM", n_starts)
     ]
     assert 0 < each["seconds_per_sweep"] < 5
-    assert "none" in typed(plays, *options).stdout.splitlines()[-1]
+    assert "not estimated" in typed(plays, *options).stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("exposure", [None, "tied", "exact"])
+def test_the_memory_of_an_encoder_is_what_a_fit_takes(exposure, monkeypatch):
+    """Arrays alone: without Python, and what the allocator keeps. Smaller peaks are seen if memory is freed sooner."""
+    monkeypatch.setattr("nbmf.estimators.fism.CHEAP_CELLS", 0 if exposure == "tied" else 10**7)
+    rng, law = np.random.default_rng(0), "negative_binomial" if exposure else "poisson"
+    data = nbmf.Interactions.from_matrix(rng.poisson(0.05, (4000, 600)))
+    settings = {"likelihood": law, "n_starts": 3, "max_iter": 2, "tol": 0, "random_state": 0}
+    nbmf.NBFISM(8, **settings).fit(data)
+    tracemalloc.start()
+    try:
+        model = nbmf.NBFISM(60, **settings).fit(data)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert model.n_iter_ == 2
+    stated = Sizes(data.n_users, data.n_items, data.nnz, 60, exposure, n_starts=3).memory()
+    arrays = sum(size for use, size in stated.items() if use not in ("Python", "what the allocator keeps"))
+    assert 0.85 * peak < arrays < 1.3 * peak
+
+
+def test_an_encoder_with_exposures_is_planned_for_both_kinds(plays, monkeypatch):
+    monkeypatch.setattr(timing, "TIMED_SECONDS", 0.0)
+    options = "--model", "nbfism", "-k", 5, "--likelihood", "negative_binomial", "--clusters", 3
+    told = json.loads(typed(plays, *options, "--json").stdout)
+    assert [each["exposure"] for each in told["plans"]] == ["tied", "exact"]
+    assert typed(plays, *options).stdout.count("not estimated") == 2
+    assert "--likelihood is not a setting of the model nbmf" in typed(plays, "--likelihood", "poisson", code=2).stderr
 
 
 def test_an_encoder_too_large_for_a_machine_is_not_shared_out():

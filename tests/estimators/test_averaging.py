@@ -115,6 +115,13 @@ def test_changed_factors_are_not_saved(model, tmp_path):
         model.save(tmp_path / "model.nbmf")
 
 
+def test_members_that_were_fitted_again_are_not_saved(model, tmp_path):
+    """A file would hold something else than what answers."""
+    model.members_[1].fit(2 * small_matrix())
+    with pytest.raises(ValueError, match=r"members_\[1\] is no longer that of the fit"):
+        model.save(tmp_path / "model.nbmf")
+
+
 def test_a_member_may_have_learned_nothing():
     """No step on the concentrations raised the objective of some members, which keep the one number they began with."""
     estimator = nbmf.NBMF(1, concentration="learn_per_item", max_iter=17, tol=0)

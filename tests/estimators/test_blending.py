@@ -27,10 +27,14 @@ from nbmf.storage.container import StorageError, read, write
 SLIM = nbmf.NBSLIM(penalty=1.0, dtype="float64")
 FACTORS = nbmf.NBMF(3, max_iter=15, tol=0, dtype="float64", random_state=1)
 JUMPS = nbmf.CompoundMF(2, max_iter=15, tol=0, dtype="float64", random_state=2)
+ENCODER = nbmf.NBFISM(3, penalty=1.0, n_starts=2, max_iter=15, tol=0, dtype="float64", random_state=4)
 STARTS = nbmf.Averaged(nbmf.PoissonMF(2, max_iter=15, tol=0, dtype="float64"), n_runs=2, random_state=3)
 BLENDS = {
     "factors": nbmf.Blend([FACTORS, JUMPS, STARTS], [0.5, 0.3, 0.2]),
     "factors and weights": nbmf.Blend([SLIM, STARTS, FACTORS], (0.2, 0.5, 0.3)),
+    "factors and an encoder": nbmf.Blend([ENCODER, JUMPS], [0.7, 0.3]),
+    "weights and an encoder": nbmf.Blend([SLIM, ENCODER], [0.6, 0.4]),
+    "an encoder alone": nbmf.Blend([ENCODER], [1.0]),
     "one member alone": nbmf.Blend([SLIM, FACTORS], np.array([0.0, 1.0])),
     "single precision": nbmf.Blend([nbmf.NBSLIM(penalty=1.0), JUMPS], [0.5, 0.5]),
     "comparison models": nbmf.Blend(
@@ -263,6 +267,8 @@ def test_too_little_data_asks_for_weights():
         (nbmf.NBSLIM(), "give a list of estimators, as in"),
         ([nbmf.NBSLIM], r"models\[0\] is the class NBSLIM; give an instance, NBSLIM\(\)"),
         ([nbmf.NBMF(2), nbmf.NBMF(2)], r"models\[1\] is the same NBMF as one before it; .* nbmf.Averaged\(NBMF"),
+        ([nbmf.NBSLIM()] * 2, r"models\[1\] is the same NBSLIM as one before it; give each once$"),
+        ([nbmf.NBFISM(2)] * 2, r"the same NBFISM as one before it; give each once; its n_starts says"),
         ([nbmf.NBSLIM(), nbmf.Blend([nbmf.NBSLIM()])], r"models\[1\] is a Blend; give the estimators"),
         ([nbmf.NBSLIM(), 3], r"models\[1\] is a int; give the estimators of nbmf"),
         ([nbmf.NBSLIM(), nbmf.NBMF(0)], "n_components is 0"),
@@ -274,7 +280,19 @@ def test_models_that_cannot_be_blended(models, message):
 
 
 @pytest.mark.parametrize(
-    "weights", [[-0.5, 1.5], [1.0], [2, 1], "equal", [np.nan, 1.0], [True, False], ["1", "0"], None, [[0.5, 0.5, 0.5]]]
+    "weights",
+    [
+        [-0.5, 1.5],
+        [1.0],
+        [2, 1],
+        "equal",
+        [np.nan, 1.0],
+        [True, False],
+        ["1", "0"],
+        None,
+        [[0.5, 0.5, 0.5]],
+        [[0.5, 0.5]],
+    ],
 )
 def test_weights_that_are_none(weights):
     with pytest.raises(
@@ -387,6 +405,26 @@ def test_one_file_holds_them_all(model, tmp_path):
     np.testing.assert_array_equal(same.similar_items("i3", 9).similarity, model.similar_items("i3", 9).similarity)
     same.save(tmp_path / "again.nbmf")
     assert path.read_bytes() == (tmp_path / "again.nbmf").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda model: model.members_[1].fit(data(2 * small_matrix())), r"members_\[1\] is"),
+        (lambda model: setattr(model.members_[1], "item_factors_", 2 * model.members_[1].item_factors_), "factors are"),
+        (lambda model: model.members_.pop(), "members_ are"),
+        (lambda model: model.members_.reverse(), r"members_\[0\] is"),
+        (lambda model: setattr(model, "weights_", np.array([0.1, 0.9])), "weights_ or scales_ are"),
+        (lambda model: setattr(model, "scales_", np.ones(2)), "weights_ or scales_ are"),
+    ],
+)
+def test_what_was_changed_is_not_saved(change, what, tmp_path):
+    """A file would hold something else than what answers."""
+    model = nbmf.Blend([SLIM, FACTORS], [0.5, 0.5]).fit(data())
+    change(model)
+    with pytest.raises(StorageError, match=f"{what} no longer th.* of the fit"):
+        model.save(tmp_path / "model.nbmf")
+    assert not (tmp_path / "model.nbmf").exists()
 
 
 def test_what_was_learned_is_loaded_as_learned(tmp_path, parts):

@@ -1,6 +1,7 @@
 """NBFISM from its settings to its files: new users and items, more counts, checkpoints, callbacks, odd data."""
 
 import warnings
+from copy import copy
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ import nbmf
 from helpers import small_matrix
 from nbmf.data.interactions import FORMS
 from nbmf.estimators import fism
+from nbmf.estimators.encoder_fit import EncoderFit
+from nbmf.inference.encoder import EncoderMM
 
 PLAIN = {"n_starts": 2, "max_iter": 15, "tol": 0, "dtype": "float64", "random_state": 0}
 POISSON = nbmf.NBFISM(3, penalty=1.0, **PLAIN)
@@ -68,6 +71,63 @@ def test_more_counts_are_added_up_and_encoded(estimator):
     np.testing.assert_array_equal(model.item_factors_, H)
     np.testing.assert_array_equal(model.result_.counts.toarray(), total)
     np.testing.assert_allclose(model.user_factors_, model.transform(total), rtol=1e-13)
+
+
+def test_what_new_users_have_is_scored_once(monkeypatch):
+    """However many blocks their scores are walked in."""
+    model, rows = clone(POISSON).fit(data()), small_matrix(700, 20, seed=3)
+    asked, seen = [], EncoderFit.seen
+    monkeypatch.setattr(EncoderFit, "seen", lambda fit, *given: asked.append(given) or seen(fit, *given))
+    found = model.recommend_for(rows, 20, exclude_seen=False)
+    assert len(asked) == 1
+    np.testing.assert_array_equal(found.scores[:1], model.recommend_for(rows[:1], 20, exclude_seen=False).scores)
+
+
+def test_a_new_item_is_fitted_to_the_end(estimator):
+    """`tol` is relative to the objective of all items, of which one item moves a small part."""
+    matrix, ending = blocks(200, 80), {"max_iter": 200, "tol": 2e-4, "n_starts": 1}
+    model = estimator.set_params(**ending).fit(data(matrix[:, :-1]))
+    whole = [copy(model).set_params(tol=tol).add_items(new_item(matrix)) for tol in (2e-4, 0)]
+    stopped, run_on = (each.predict(whole[0].users_, np.repeat(whole[0].items_[-1:], 200)) for each in whole)
+    assert np.abs(stopped - run_on).max() < 0.05 * run_on.max()
+
+
+def new_item(matrix):
+    return nbmf.Interactions.from_matrix(matrix[:, -1:], data(matrix).users, [99])
+
+
+def test_new_items_come_with_users_of_the_fit():
+    model = clone(POISSON).fit(data())
+    counts = nbmf.Interactions.from_arrays(["u3", "nobody"], [99, 99], [1, 2])
+    with pytest.raises(KeyError, match="user 'nobody' was not in the data of the fit"):
+        model.add_items(counts)
+    assert (model.users_.size, model.items_.size) == (30, 20)
+
+
+def test_ctrl_c_while_new_items_are_fitted_leaves_the_model_as_it_was(monkeypatch):
+    model, more = clone(POISSON).fit(data()), blocks(30, 24)
+    before, n_steps, step = model.result_, [], EncoderMM.step
+
+    def interrupted(self, *given):
+        n_steps.append(1)
+        if len(n_steps) == 3:
+            raise KeyboardInterrupt
+        return step(self, *given)
+
+    monkeypatch.setattr(EncoderMM, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.partial_fit(data(more), refresh=3)
+    assert model.result_ is before
+    assert len(n_steps) == 3
+
+
+def test_an_item_nobody_has_says_nothing():
+    """Even without a penalty, which would let its random start stay."""
+    matrix = small_matrix().copy()
+    matrix[:, 4] = 0
+    model = clone(POISSON).set_params(penalty=0.0).fit(data(matrix))
+    assert not model.encoder_[4].any()
+    np.testing.assert_array_equal(model.recommend_for({4: 5}, 19).scores[0, :5], model.recommend_for({}, 5).scores[0])
 
 
 def test_a_refresh_ascends_from_where_the_model_is(estimator):
@@ -265,6 +325,12 @@ def test_changed_factors_are_not_saved(name, tmp_path):
     setattr(model, name, 2 * getattr(model, name))
     with pytest.raises(ValueError, match="no longer th"):
         model.save(tmp_path / "model.nbmf")
+
+
+def test_a_model_is_not_a_checkpoint(tmp_path):
+    clone(POISSON).fit(MATRIX).save(tmp_path / "model.nbmf")
+    with pytest.raises(ValueError, match=r"is an encoder model, not a checkpoint; nbmf\.load\(path\) reads it"):
+        clone(POISSON).fit(MATRIX, resume=tmp_path / "model.nbmf")
 
 
 @pytest.mark.parametrize("setting", [{"input": "binary"}, {"target": "binary"}])

@@ -65,14 +65,14 @@ class Sizes:
         size, K, R = np.dtype(self.dtype).itemsize, self.n_components, int(self.n_starts or 1)
         U, I, N = self.n_users, self.n_items, self.nnz  # noqa: E741 (the paper's)
         exposed, C = self.exposure is not None, I if self.exposure == "exact" else self.n_clusters
-        hidden = R * size * (2 * U * K + N) + exposed * R * size * (U * (C + K) + 2 * N)
+        # W and R, each also without its largest term, and shares; what is exposed is computed in double precision
+        hidden = R * (size * (4 * U * K + N) + exposed * 8 * (U * C + 2 * N + I * K))
         table = {
             "counts and inputs": 2 * N * size + 8 * N,
             "transpose": 8 * N + 4 * -(-U // BLOCK_USERS) * (I + 1),
             "factors before and after": 6 * R * size * I * (K + 1),  # and those of each start by themselves
-            "users, shares and exposures": hidden + exposed * 2 * size * U * max(C, K),
+            "users, shares and exposures": hidden + exposed * 8 * (6 * U * K + U * C),
             "sums": 6 * size * I * (K + 1) + exposed * 16 * I * K,
-            "users of the model": 2 * R * size * U * K,
         }
         return {"Python": INTERPRETER} | table | {"what the allocator keeps": sum(table.values()) // 4}
 

@@ -103,6 +103,12 @@ split_options = together(
 
 json_option = option("--json", "as_json", is_flag=True, show_default="a table", help="Print JSON to standard output.")
 components_option = number_option("-k", "--components", metavar="K", default=50, help="Number of components.")
+likelihood_option = option(
+    "--likelihood",
+    type=click.Choice(("poisson", "negative_binomial")),
+    show_default="poisson",
+    help="Of nbfism: the negative binomial has exposures, takes about three times as long and ranks alike.",
+)
 joint_starts_option = number_option(
     "--joint-starts",
     show_default="4",
@@ -140,12 +146,7 @@ fit_options = together(  # all but the seed are None, the model's own default, u
         help="Number of components; nbslim has none.",
     ),
     joint_starts_option,
-    option(
-        "--likelihood",
-        type=click.Choice(("poisson", "negative_binomial")),
-        show_default="poisson",
-        help="Of nbfism: the negative binomial has exposures, takes about three times as long and ranks alike.",
-    ),
+    likelihood_option,
     option(
         "--concentration",
         metavar="α",

@@ -15,6 +15,7 @@ from nbmf.cli.options import (
     data_group,
     joint_starts_option,
     json_option,
+    likelihood_option,
     make_model,
     number_option,
     option,
@@ -31,6 +32,7 @@ PLANNED = tuple(name for name in MODELS if name != "nbslim")
 @option("--model", type=click.Choice(PLANNED), default="nbmf", help="Model, as for `nbmf fit`.")
 @number_option("-k", "--components", metavar="K", show_default="50, or 200 for nbfism", help="Number of components.")
 @joint_starts_option
+@likelihood_option
 @number_option("--clusters", metavar="C", default=64, help="Number of item clusters for tied exposures.")
 @option(
     "--memory",
@@ -41,7 +43,7 @@ PLANNED = tuple(name for name in MODELS if name != "nbslim")
 @data_group
 @json_option
 @sentences()
-def plan(source: Values, model: str, clusters: int, memory: str | None, as_json: bool, **options: int | None) -> None:
+def plan(source: Values, model: str, clusters: int, memory: str | None, as_json: bool, **options: Any) -> None:
     """Estimate the memory and time that a fit of DATA takes.
 
     DATA is a file for `nbmf fit`, or one written by `nbmf.store_counts`. There is a line for each kind of exposure that
@@ -98,7 +100,7 @@ def _plan(found: "nbmf.Interactions", estimator: Any, name: str, clusters: int, 
 
 def _row(each: dict[str, Any]) -> list[str]:
     sizes = (each[name] for name in ("memory", "gpu_memory"))
-    gigabytes = ("none" if size is None else f"{size / 1e9:.2f} GB" for size in sizes)
+    gigabytes = ("not estimated" if size is None else f"{size / 1e9:.2f} GB" for size in sizes)
     machines = "no number suffices" if each["machines"] is None else f"{each['machines']:,}"
     if each["machines"] not in (1, None):
         machines += f", plus {each['driver_memory'] / 1e9:.3g} GB for the driver"

@@ -14,6 +14,7 @@ from nbmf.estimators.factorize import MisfitWarning, check_seed, check_whole
 from nbmf.estimators.fit import AverageFit
 from nbmf.estimators.nbmf import NBMF
 from nbmf.inference.run import Algorithm, Ending
+from nbmf.storage.container import StorageError
 
 SAID_ONCE = (ConvergenceWarning, MisfitWarning)  # with the number of members that say it
 
@@ -29,6 +30,14 @@ def fit_each(models: Iterable[Any], X: Any, said: list[dict[Any, Any]], **contro
             if warning.category not in SAID_ONCE:
                 warnings.warn(warning.message, warning.category, stacklevel=3)
         yield model
+
+
+def check_members(members: Sequence[Any], fits: Sequence[Any]) -> None:
+    """Refuse to save a model whose members were fitted again or changed: it would not be what answers."""
+    for n, member in enumerate(members):
+        member._check_unchanged()
+        if member.result_ is not fits[n]:
+            raise StorageError(f"members_[{n}] is no longer that of the fit; a model file holds what was fitted")
 
 
 def warn_once(said: Sequence[dict[Any, Any]], n_members: int) -> None:
@@ -136,6 +145,10 @@ class Averaged(Factorization):
         result = AverageFit.of([member.result_ for member in members])
         self.members_ = list(members)
         self._become(result)
+
+    def _check_unchanged(self) -> None:
+        super()._check_unchanged()
+        check_members(self.members_, self.result_.members)
 
     def _become(self, result: AverageFit) -> None:  # type: ignore[override]
         """Take over the average, and its members as copies of the estimators that made them."""

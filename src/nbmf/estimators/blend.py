@@ -1,4 +1,4 @@
-"""`Blend`: several models, one ranking. The weighted sum of their scores ranks better than the best of them."""
+"""`Blend`: several models, one ranking, by the weighted sum of their scores."""
 
 import warnings
 from collections.abc import Sequence
@@ -12,12 +12,14 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from nbmf.data.interactions import Interactions
-from nbmf.estimators.averaged import fit_each, warn_once
+from nbmf.estimators.averaged import check_members, fit_each, warn_once
 from nbmf.estimators.base import Recommender
 from nbmf.estimators.blend_fit import BlendFit, Numbers, block_of
 from nbmf.estimators.blend_weights import learn_weights, size_of
+from nbmf.estimators.factorization import Factorization
 from nbmf.estimators.factorize import Data, as_number, check_seed
 from nbmf.model.factors import Array
+from nbmf.storage.container import StorageError
 
 ASIDE = 0.1  # of the counts, by whose ranking weights are learned; the more, the more smooth models are favoured
 EXAMPLE = "nbmf.Blend([nbmf.NBSLIM(), nbmf.CompoundMF(50)])"
@@ -136,6 +138,14 @@ class Blend(Recommender):
         self.members_, self.weights_, self.scales_ = list(members), weights, scales
         self.n_iter_ = max(member.n_iter_ for member in members)
 
+    def _check_unchanged(self) -> None:
+        fit: Any = self._fit
+        if len(self.members_) != len(fit.members):
+            raise StorageError("members_ are no longer those of the fit; a model file holds what was fitted")
+        check_members(self.members_, fit.members)
+        if self.weights_ is not fit.weights or self.scales_ is not fit.scales:
+            raise StorageError("weights_ or scales_ are no longer those of the fit; a model file holds what was fitted")
+
     backend, n_threads = _of_the_models("backend", "auto"), _of_the_models("n_threads", None)
     dtype = _of_the_models("dtype", "float32")
     tol = property(lambda self: min((model.tol for model in self.models), default=0.0))  # new users are folded in to it
@@ -146,7 +156,8 @@ class Blend(Recommender):
         if isinstance(self.weights, str) and self.weights == "learn":
             return
         given = [as_number(value) for value in np.ravel(np.asarray(self.weights, object)).tolist()]
-        if len(given) != len(self.models) or not (min(given) >= 0 and abs(sum(given) - 1) <= 1e-6):
+        is_one_each = np.ndim(self.weights) == 1 and len(given) == len(self.models)
+        if not (is_one_each and min(given) >= 0 and abs(sum(given) - 1) <= 1e-6):
             equal = [round(1 / len(self.models), 7)] * len(self.models)
             needed = f"give a number from 0 per model, of sum 1, such as {equal}, or 'learn'"
             raise ValueError(f"weights is {self.weights!r}; {needed}")
@@ -163,6 +174,14 @@ def check_models(models: Any) -> None:
         if not isinstance(model, Recommender) or isinstance(model, Blend):
             raise TypeError(f"models[{n}] is a {name}; give the estimators of nbmf themselves, as in {EXAMPLE}")
         if (name, str(model.get_params())) in [(type(one).__name__, str(one.get_params())) for one in models[:n]]:
-            remedy = f"give each once; several starts of one are nbmf.Averaged({name}(…), n_runs=5)"
-            raise ValueError(f"models[{n}] is the same {name} as one before it; {remedy}")
+            raise ValueError(f"models[{n}] is the same {name} as one before it; give each once{_several(model)}")
         model._check_settings()
+
+
+def _several(model: Recommender) -> str:
+    """Return how to have several starts of a model, if that makes sense."""
+    own = model.get_params(deep=False)
+    if "n_starts" in own:
+        return "; its n_starts says of how many starts it is the mean"
+    several = f"; several starts of one are nbmf.Averaged({type(model).__name__}(…), n_runs=5)"
+    return several if isinstance(model, Factorization) and "random_state" in own else ""

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NoReturn
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from nbmf.estimators.fit import FitResult, NewRows, Reasons
@@ -15,12 +16,8 @@ from nbmf.estimators.scores import FactorScores, ModelScores, Rows, Scores
 from nbmf.inference.run import Ending
 from nbmf.model.factors import Array, largest
 
-ENDINGS = (
-    Ending.INTERRUPTED,
-    Ending.STOPPED,
-    Ending.MAX_ITER,
-    Ending.CONVERGED,
-)  # a blend has its members' first of them
+ENDINGS = Ending.INTERRUPTED, Ending.STOPPED, Ending.MAX_ITER, Ending.CONVERGED
+"""Worst first: a blend ends as its worst member did."""
 Numbers = NDArray[np.float64]
 
 
@@ -108,13 +105,25 @@ def summed(parts: Sequence[tuple[float, Scores]], dtype: np.dtype[Any]) -> Score
     if len(factors) == len(parts):
         users = np.hstack([share * scores.users.astype(np.float64) for share, scores in factors])
         kind = dtype if np.abs(users).max(initial=0.0) <= largest(dtype) else np.dtype(np.float64)
-        return FactorScores(users.astype(kind), np.hstack([scores.items for _, scores in factors]).astype(kind))
+        exceptions = cache(lambda: summed_exceptions(factors, kind)) if any(s.exceptions for _, s in factors) else None
+        items = np.hstack([scores.items for _, scores in factors])
+        return FactorScores(users.astype(kind), items.astype(kind), exceptions)
 
     def score_items(rows: Rows) -> Numbers:
         blocks = (share * block_of(scores, rows).astype(np.float64) for share, scores in parts)
         return sum(blocks, np.zeros((len(rows), parts[0][1].n_items)))
 
     return ModelScores(score_items, parts[0][1].n_users, parts[0][1].n_items)
+
+
+def summed_exceptions(factors: Sequence[tuple[float, FactorScores]], dtype: np.dtype[Any]) -> sp.csr_array:
+    """Return the weighted sums of the cells in which the scores of any part are no product."""
+    stored = [scores.exceptions() for _, scores in factors if scores.exceptions is not None]
+    cells = sum(sp.csr_array((np.ones(m.nnz, np.int32), m.indices, m.indptr), shape=m.shape) for m in stored)
+    rows = np.repeat(np.arange(cells.shape[0]), np.diff(cells.indptr))
+    sums = sum(share * scores.pairs(rows, cells.indices).astype(np.float64) for share, scores in factors)
+    found = np.maximum(sums, np.finfo(dtype).tiny).astype(dtype)  # a stored score is above 0
+    return sp.csr_array((found, cells.indices, cells.indptr), shape=cells.shape)
 
 
 def block_of(scores: Scores, rows: Rows) -> Array:

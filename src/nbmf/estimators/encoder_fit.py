@@ -1,7 +1,7 @@
 """What a fit of an encoder leaves: users are functions of what they have, and none of the items explains itself."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -101,7 +101,7 @@ class EncoderFit(FactorFit):
         return self.scores_of(rows, resources)
 
     def row_scores(self, users: Array, counts: sp.csr_array) -> FactorScores:
-        return FactorScores(users, self.item_posterior.mean, lambda: self.seen(counts))
+        return FactorScores(users, self.item_posterior.mean, cache(lambda: self.seen(counts)))
 
     def expected_totals(self, rows: NewRows, resources: Resources) -> Array:
         return self.scores_of(rows, resources).totals().astype(self.dtype)

@@ -13,7 +13,7 @@ from nbmf.data.interactions import FORMS, Interactions, canonical
 from nbmf.estimators.encoder_fit import EncoderFit
 from nbmf.estimators.grow import added_up, check_known, joined_ids, joined_names, resized, tied_to_nearest
 from nbmf.inference.encoder import EncoderMM
-from nbmf.inference.run import Run, State, Until, observe, run, total_log_base
+from nbmf.inference.run import Ending, Run, State, Until, observe, run, total_log_base
 from nbmf.model.factors import Array, Encoding, Point
 
 MOST_SWEEPS = 100  # for the rows of new items
@@ -79,8 +79,11 @@ def _with_new_items(
     wider = tuple(np.concatenate((old, new.astype(old.dtype))) for old, new in zip(sides, (*fresh, start), strict=True))
     ties = None if fit.ties is None else tied_to_nearest(fit.ties, _items(sides), _items(wider)[len(V) :])
     moving = np.arange(len(V), len(V) + n_new)
-    until = Until(MOST_SWEEPS, growth.tol)
-    return sides_of(_sweep(replace(fit, ties=ties), wider, growth, EncoderMM(moving), until).state)  # type: ignore[arg-type]
+    until = Until(MOST_SWEEPS, growth.tol * n_new / (len(V) + n_new))  # the others' part of the objective stays
+    done = _sweep(replace(fit, ties=ties), wider, growth, EncoderMM(moving), until)  # type: ignore[arg-type]
+    if done.ending is Ending.INTERRUPTED:
+        raise KeyboardInterrupt  # the model stays as it was
+    return sides_of(done.state)
 
 
 def _sweep(

@@ -39,7 +39,7 @@ from nbmf.inference.run import Algorithm
 from nbmf.model import Model
 from nbmf.model.factors import Array, Prior
 from nbmf.model.likelihood import Likelihood, Poisson
-from nbmf.storage.container import Path, StorageError
+from nbmf.storage.container import StorageError
 
 ALGORITHMS: dict[str, type[CAVI] | type[MM]] = {"cavi": CAVI, "mm": MM}
 CHEAP_CELLS = 4_000_000
@@ -358,11 +358,6 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Recommend
         self.__dict__.pop("exposure_", None)
         if result.exposure is not None:
             self.exposure_ = result.exposure
-
-    def save(self, path: Path) -> None:
-        """Write the model to a file from which `nbmf.load(path)` restores it: see `Recommender.save`."""
-        self._check_unchanged()
-        super().save(path)
 
     def _check_unchanged(self) -> None:
         fit = self._fit

@@ -97,7 +97,8 @@ def read_encoder(source: Path | Contents) -> Saved:
         raise contents.fault(f"its forms are {shortened(forms)} and its exposure is {shortened(exposure)}")
     sides = codec.unpack_encoder(contents, n_items)
     held = sum(array.nbytes for array in contents.arrays.values())
-    codec.check_room(contents, "its users take too much memory", n_users * sides[0].shape[1] * 4, held)
+    of_users = n_users * (sides[0].shape[1] + 1) * sides[0].itemsize
+    codec.check_room(contents, "its users take too much memory", of_users, held)
     shared |= {"input": forms[1], "exposure": exposure, "model": codec.unpack_model(contents, n_users, n_items)}
     shared |= {
         "ties": codec.unpack_ties(contents, n_items),

@@ -163,7 +163,9 @@ class NBFISM(Factorization):
 
     def add_items(self, data: Any) -> Self:
         """Add new items to the model, with all others as they are. See `NBMF.add_items`."""
-        self._become(encoder_grow.add_counts(self._fit, grow.new_items(self._fit, data), self._growth()))
+        whole = grow.new_items(self._fit, data)
+        self._fit.user_lookup.positions(whole.users)  # refuses users who were not fitted
+        self._become(encoder_grow.add_counts(self._fit, whole, self._growth()))
         return self
 
     def _given(self, X: Any) -> Interactions:
@@ -246,6 +248,7 @@ def start_of(counts: EncoderCounts, n_components: int, rng: np.random.RandomStat
     half = np.bincount(by_user.indices, np.maximum(by_user.data, 0).astype(np.float64), by_user.shape[1]) / 2
     V, H = (rng.gamma(START_SHAPE, 1 / START_SHAPE, (len(half), n_components)) for _ in range(2))
     V, H = _scaled(V, counts.met @ V), _scaled(H, H.sum(axis=1, keepdims=True)) * half[:, None]
+    V[counts.met == 0] = 0  # nobody has the item, and without a penalty nothing would change its row
     return Encoder(V.astype(dtype), H.astype(dtype), (half / by_user.shape[0]).astype(dtype))
 
 

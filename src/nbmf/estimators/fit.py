@@ -231,11 +231,11 @@ class FactorFit(FitResult):
         return FactorScores(self.factors_of(rows, resources).mean, self.item_posterior.mean)
 
     def seen(self, counts: sp.csr_array) -> sp.csr_array:
-        """Return the intensities of what users have, who have these counts, where those are no products."""
+        """Return the intensities of the stored cells, where they are not plain products of factors."""
         return sp.csr_array(counts.shape, dtype=self.dtype)
 
     def row_scores(self, users: Array, counts: sp.csr_array) -> FactorScores:
-        """Return the intensities of users with these factors, who have these counts."""
+        """Return the intensities of users with these factors and these counts."""
         return FactorScores(users, self.item_posterior.mean)
 
     def expected(self, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Array:

@@ -173,7 +173,7 @@ def _best(
         raise ValueError(f"n is {n!r}; recommend at least 1 item")
     n = min(int(n), scores.n_items)
     if seen is not None:
-        scores = scores.products()  # where scores are not products, users have the items
+        scores = scores.products()  # exceptions are cells that the user has, and those are left out
     if rows is not None and (choice.lists is not None or choice.denied is not None):
         scores, seen, rows = scores.of(rows), None if seen is None else seen[rows], None
     exclude = seen
@@ -184,7 +184,7 @@ def _best(
     n_users = scores.n_users if rows is None else len(rows)
     n_products = scores.items.shape[1] if isinstance(scores, FactorScores) else 0  # per score
     device = None
-    if getattr(scores, "exceptions", None) is None:
+    if scores.exceptions is None:
         device = resources.device(n_users, float(n_users) * scores.n_items * n_products)
     settings = {"allowed": choice.allowed, "n_threads": resources.n_threads, "device": device}
     return top(scores, n, rows=rows, exclude=exclude, **settings)

@@ -7,7 +7,7 @@ either.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -113,7 +113,7 @@ class FactorScores:
         return replace(self, users=self.users[users], exceptions=self._excepted(lambda cells: cells[users]))
 
     def products(self) -> "FactorScores":
-        """Return the scores without exceptions, where nobody looks at those."""
+        """Return the scores as plain products, for callers that never read the exceptions."""
         return self if self.exceptions is None else replace(self, exceptions=None)
 
     def _excepted(self, change: Callable[[sp.csr_array], sp.csr_array]) -> Callable[[], sp.csr_array] | None:
@@ -152,6 +152,7 @@ def _replace(scores: Array, left: int, cells: sp.csr_array) -> None:
 class ModelScores:
     """Scores that a model computes itself: `score_items(rows)` returns len(rows) × n_items of them."""
 
+    exceptions: ClassVar[None] = None
     score_items: Callable[[Rows], ArrayLike]
     n_users: int
     n_columns: int

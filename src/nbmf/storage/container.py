@@ -146,7 +146,7 @@ def open_as(kind: str, source: Path | Contents, version: int) -> Contents:
     contents = source if isinstance(source, Contents) else read(source)
     found, number = contents.value("kind", str), contents.value("version", int)
     if found != kind:
-        models = "model", "item-item model", "ridge model", "coupled model", "average", "blend"
+        models = "model", "encoder model", "item-item model", "ridge model", "coupled model", "average", "blend"
         remedy = dict.fromkeys(models, "nbmf.load(path) reads it")
         remedy |= {"checkpoint": "fit(X, resume=path) resumes from it", "counts": "nbmf.open_counts(path) reads it"}
         other = f"is {_one(found)}, not {_one(kind)}; {remedy.get(found, 'name another file')}"
