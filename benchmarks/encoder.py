@@ -17,7 +17,7 @@ import nbmf
 from nbmf.backends.counts import Counts
 from nbmf.backends.cpu.passes import Cpu
 from nbmf.backends.encoder import EncoderCounts
-from nbmf.estimators.fism import Encoders
+from nbmf.estimators.fism import RandomStarts
 from nbmf.inference.cavi import CAVI
 from nbmf.inference.encoder import EncoderMM
 from nbmf.inference.run import begin
@@ -40,7 +40,7 @@ def sweep() -> None:
     start = (rng.gamma(1, 1, (n, K)).astype(np.float32) for n in matrix.shape)
     poisson = begin(MODEL, counts, backend, *start, None)
     inputs = EncoderCounts.encoded(matrix, (np.log1p, np.log1p), 10.0, single, None)
-    encoder = Encoders(nbmf.NBFISM(K, n_starts=1), MODEL, inputs).start(backend.encoder, rng, None)
+    encoder = RandomStarts(nbmf.NBFISM(K, n_starts=1), MODEL, inputs).start(backend.encoder, rng, None)
     seconds = np.empty((ROUNDS, 2, 2))
     for taken in seconds:
         begun = perf_counter(), process_time()

@@ -223,12 +223,12 @@ def encoder_sweeps(matrix, n_starts, law, bandwidth, n_components=256):
           f"{1e3 * statistics.median(times[2:]):.1f} ms a sweep, floor {4e3 * n_starts * gather:.1f}; "
           f"{torch.cuda.max_memory_allocated() / 1e9:.1f} GB; {states[0].objective:.6e}", flush=True)  # fmt: skip
     data, one = backend._resident(counts), states.pop().inferred.starts[0]
-    (V, H, _), x = one.encoder, data.inputs
+    (V, H, _), x = one.start, data.inputs
     for size in (2048, 8192, 4096):  # the last one stays
         passes.TILE_BYTES = size
         terms = Others(x, one.shares, one.allocated, H), Others(one.shares, x, one.hidden, V)
         walks = (lambda: passes.sum_users(data, x, V), lambda terms=terms: passes.sum_others(data, *terms),
-                 lambda: passes.encode(data, x, one.hidden, one.encoder, 1e-25, law.has_exposure))  # fmt: skip
+                 lambda: passes.encode(data, x, one.hidden, one.start, 1e-25, law.has_exposure))  # fmt: skip
         found = " ".join(f"{1e3 * seconds(walk, 3, 1):.1f}" for walk in walks)
         print(f"  tiles of {size} bytes: W, items, μ and R {found} ms; floors 1, 2, 2 × {1e3 * gather:.1f}", flush=True)
 

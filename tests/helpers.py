@@ -26,7 +26,7 @@ import nbmf
 from nbmf.backends import Given, encoder_of
 from nbmf.backends.counts import Counts
 from nbmf.backends.cpu.topk import CHUNK
-from nbmf.backends.encoder import Encoder, EncoderCounts
+from nbmf.backends.encoder import EncoderCounts, Start
 from nbmf.backends.reference import Reference
 from nbmf.estimators.fold_in import FixedSide
 from nbmf.estimators.scores import TILE_COLUMNS, TILE_ROWS
@@ -168,7 +168,7 @@ def random_starts(n_items, n_components, n_starts, dtype, seed=0):
     """Starts at which nothing is 0; V, H and b of each."""
     rng = np.random.default_rng(seed)
     shapes = (n_items, n_components), (n_items, n_components), (n_items,)
-    return [Encoder(*(rng.gamma(2, 0.5, shape).astype(dtype) for shape in shapes)) for _ in range(n_starts)]
+    return [Start(*(rng.gamma(2, 0.5, shape).astype(dtype) for shape in shapes)) for _ in range(n_starts)]
 
 
 def _on_host(values):

@@ -111,7 +111,7 @@ def halves(backend, counts, state):
     """The objective when only V has moved, and when only [H | b] has."""
     passes, users, items = encoder_of(backend), [], []
     for inferred in state.inferred.starts:
-        V, side = inferred.encoder.factors
+        V, side = inferred.start.factors
         sums, allocated = passes.sum_inputs(counts, inferred)
         users.append((passes.quotient(V, sums), side))
         exposed = passes.expose_outputs(counts, inferred, V)

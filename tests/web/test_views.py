@@ -367,9 +367,9 @@ def test_kin_are_the_components_that_explain_the_same_items():
     fit, order = model.result_, np.array([2, 0, 3, 1])
     V, H, b = fit.encoder, fit.item_posterior.mean[:, :-1], fit.intercepts
     shared = {name: getattr(fit, name) for name in fit.__dataclass_fields__}
-    own = {"user_posterior", "item_posterior", "encoder", "intercepts", "encoded"}
+    own = {"user_posterior", "item_posterior", "encoder", "intercepts", "input_form"}
     sides = np.hstack((V, V[:, order])), np.hstack((H, H[:, order])), np.hstack((b, b))
-    twice = type(fit).of(sides, fit.encoded, **{name: shared[name] for name in shared.keys() - own})
+    twice = type(fit).of(sides, fit.input_form, **{name: shared[name] for name in shared.keys() - own})
     assert twice.kin.tolist() == [0, 1, 2, 3, *order.tolist(), 4]
 
 

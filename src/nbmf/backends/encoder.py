@@ -64,7 +64,7 @@ class EncoderCounts(Counts):
         return np.asarray(totals + self.penalty)
 
 
-class Encoder(NamedTuple):
+class Start(NamedTuple):
     """One start: V and H, items × K, and b."""
 
     inputs: Array
@@ -82,19 +82,19 @@ class Encoder(NamedTuple):
         return Point(self.inputs), Point(self.side)
 
 
-def starts_of(inputs: Factor, outputs: Factor) -> list[Encoder]:
+def starts_of(inputs: Factor, outputs: Factor) -> list[Start]:
     """Return the starts that stand side by side."""
     (V,), (H,) = inputs.parameters, outputs.parameters
     n_starts = H.shape[1] - V.shape[1]
     pairs = zip(np.split(V, n_starts, axis=1), np.split(H, n_starts, axis=1), strict=True)
-    return [Encoder(*map(np.ascontiguousarray, (v, h[:, :-1], h[:, -1]))) for v, h in pairs]
+    return [Start(*map(np.ascontiguousarray, (v, h[:, :-1], h[:, -1]))) for v, h in pairs]
 
 
 class Inferred(Protocol):
     """⟨c⟩ and ⟨a⟩ of one start, in whatever form a backend keeps them."""
 
     @property
-    def encoder(self) -> Encoder:
+    def start(self) -> Start:
         """The start that they were inferred from."""
 
 
@@ -127,7 +127,7 @@ class EncoderBackend(Protocol):
 class DenseInferred:
     """Of one start: (XᵀG) and (XᵀE) + ρ without their diagonals, items × items, and Σ_u G, Σ_u E of each item."""
 
-    encoder: Encoder
+    start: Start
     share: Array
     exposure: Array
     share_totals: Array
@@ -157,7 +157,7 @@ class ReferenceEncoder(OnHost):
 
     def sum_inputs(self, counts: EncoderCounts, inferred: DenseInferred) -> tuple[Sums, Array]:
         """Return both sums of V, and what is allocated to [H | b]."""
-        V, H, b = inferred.encoder
+        V, H, b = inferred.start
         sums = Sums((V * (inferred.share @ H)).astype(V.dtype), (inferred.exposure @ H).astype(V.dtype))
         return sums, np.column_stack((H * (inferred.share.T @ V), b * inferred.share_totals)).astype(V.dtype)
 
@@ -167,7 +167,7 @@ class ReferenceEncoder(OnHost):
         return np.column_stack((exposed, inferred.exposure_totals)).astype(inputs.mean.dtype)
 
 
-def _infer(counts: EncoderCounts, given: Given, one: Encoder) -> DenseInferred:
+def _infer(counts: EncoderCounts, given: Given, one: Start) -> DenseInferred:
     likelihood, (V, H, b) = given.likelihood, (values.astype(np.float64) for values in one)
     x, t = counts.x.toarray().astype(np.float64), counts.by_user.toarray().astype(np.float64)
     unknown = t < 0
@@ -188,13 +188,13 @@ def _without_diagonal(square: Array) -> Array:
     return square
 
 
-def evidence_of_all(counts: EncoderCounts, one: Encoder) -> float:
+def evidence_of_all(counts: EncoderCounts, one: Start) -> float:
     """Return −Σ_ui μ_ui − ρ ΣB over every cell, the part of a log-likelihood that its zeros bring."""
     total = sum_weights(one, counts.met) + counts.by_user.shape[0] * one.intercept.sum(dtype=np.float64)
     return -float(total)
 
 
-def sum_weights(one: Encoder, weights: NDArray[np.float64]) -> float:
+def sum_weights(one: Start, weights: NDArray[np.float64]) -> float:
     """Return Σ_j weight_j Σ_{i≠j} B_ji."""
     V, H = one.inputs, one.outputs
     whole, total = Whole.of(H, np.ones(len(H))), 0.0

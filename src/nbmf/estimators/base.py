@@ -130,7 +130,7 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
         return recommend.recommend_for(self._fit, new, n, Filter(exclude_seen, allow, deny), self._resources)
 
     def predict(self, users: Any, items: ArrayLike | None = None) -> Array:
-        """Return the expected counts E[y*] of pairs of ids, Eq. (score); for NBSLIM, its targets.
+        """Return the expected counts E[y*] of pairs of ids, Eq. (score); for NBSLIM and NBFISM, their targets.
 
         For NBMF and PoissonMF these are Σ_k ⟨w_uk⟩⟨h_ik⟩, for other likelihoods a function of that.
 
@@ -153,7 +153,7 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
         The user's factors are ⟨w_uk⟩ = (α^W + Σ_j y_uj φ_ujk)/rate_uk, where φ_ujk is the share of component k in the
         user's count of item j. So the score Σ_k ⟨w_uk⟩⟨h_ik⟩ is a sum over the items j, plus the prior's part
         Σ_k α^W⟨h_ik⟩/rate_uk. Nothing is approximate: the parts sum to the score, up to rounding. Maximum likelihood
-        has no prior. The score of NBSLIM is Σ_j x_uj B_ji plus the intercept b_i, which is reported as the prior.
+        has no prior. The scores of NBSLIM and NBFISM are Σ_j x_uj B_ji plus the intercept b_i, reported as the prior.
 
         Examples
         --------

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from nbmf.backends.cpu.encoder import intensities_of_stored
-from nbmf.backends.encoder import Encoder
+from nbmf.backends.encoder import Start
 from nbmf.data.interactions import FORMS, formed
 from nbmf.estimators.fit import FactorFit, NewRows, Reasons, no_likelihood
 from nbmf.estimators.fold_in import Resources
@@ -23,20 +23,20 @@ class EncoderFit(FactorFit):
     """A fit of V, H and b, of several starts side by side: a score is the mean of theirs, and one product.
 
     `item_posterior` is [H | b], items × (RK+1), and `user_posterior` [X V/R | 1]. Scores of items that the user has are
-    no products, as the item's own part is left out. `input` is the form of the targets, `encoded` that of x.
+    no products, as the item's own part is left out. `input` is the form of the targets, `input_form` that of x.
     """
 
     is_product = False
     encoder: Array
     intercepts: Array
-    encoded: str
+    input_form: str
 
     @classmethod
     def of(cls, sides: tuple[Array, Array, Array], form: str, **shared: Any) -> Self:
         """Take V, H and the intercepts, items × RK, RK and R, and the form of x, and encode the users."""
         V, H, b = sides
         items = Point(np.column_stack((H, b.mean(axis=1, dtype=np.float64).astype(b.dtype))))
-        fit = cls(**shared, user_posterior=items, item_posterior=items, encoder=V, intercepts=b, encoded=form)
+        fit = cls(**shared, user_posterior=items, item_posterior=items, encoder=V, intercepts=b, input_form=form)
         return replace(fit, user_posterior=Point(fit.encode(fit.fitted)))
 
     @property
@@ -67,15 +67,15 @@ class EncoderFit(FactorFit):
     def encode(self, counts: sp.csr_array) -> Array:
         """Return the users' rows that these counts make, [X V/R | 1]."""
         users = np.ones((counts.shape[0], self.encoder.shape[1] + 1), self.dtype)
-        users[:, :-1] = formed(counts, self.encoded, self.dtype) @ self.encoder
+        users[:, :-1] = formed(counts, self.input_form, self.dtype) @ self.encoder
         users[:, :-1] /= self.dtype.type(self.n_starts)
         return users
 
     def seen(self, counts: sp.csr_array, n_threads: int | None = None) -> sp.csr_array:
         """Return the scores of what users have, each without what the item says of itself."""
         H = self.item_posterior.mean
-        one = Encoder(self.encoder / self.dtype.type(self.n_starts), *map(np.ascontiguousarray, (H[:, :-1], H[:, -1])))
-        return intensities_of_stored(formed(counts, self.encoded, self.dtype), one, n_threads)
+        one = Start(self.encoder / self.dtype.type(self.n_starts), *map(np.ascontiguousarray, (H[:, :-1], H[:, -1])))
+        return intensities_of_stored(formed(counts, self.input_form, self.dtype), one, n_threads)
 
     @cached_property
     def _seen(self) -> sp.csr_array:
@@ -115,7 +115,7 @@ class EncoderFit(FactorFit):
     ) -> Reasons:
         """Split b_i + Σ_{j≠i} x_uj Σ_k V_jk H_ik, in which nothing is approximate."""
         h = self.item_posterior.mean[column].astype(np.float64)
-        x = FORMS[self.encoded](counts.astype(np.float64)) / self.n_starts
+        x = FORMS[self.input_form](counts.astype(np.float64)) / self.n_starts
         parts = x[:, None] * self.encoder[columns].astype(np.float64) * h[:-1]
         parts[columns == column] = 0
         by_component = np.append(np.sort(parts, axis=0)[::-1].sum(axis=0), h[-1])

@@ -62,7 +62,7 @@ def add_counts(fit: EncoderFit, data: Interactions, growth: Growth, refresh: int
         done = _sweep(grown, sides, growth, EncoderMM(), Until(refresh, 0.0))
         sides = sides_of(done.state)
         grown = replace(grown, objective=np.array(done.objectives), ending=done.ending)
-    return EncoderFit.of(sides, fit.encoded, **_shared(grown))
+    return EncoderFit.of(sides, fit.input_form, **_shared(grown))
 
 
 def _with_new_items(
@@ -90,7 +90,7 @@ def _sweep(
     fit: EncoderFit, sides: tuple[Array, Array, Array], growth: Growth, algorithm: EncoderMM, until: Until
 ) -> Run:
     V, H, b = sides
-    forms = FORMS[fit.encoded], FORMS[fit.input]
+    forms = FORMS[fit.input_form], FORMS[fit.input]
     counts = EncoderCounts.encoded(fit.counts, forms, growth.penalty, V.dtype, fit.unknown)
     items = np.concatenate((H.reshape(len(H), b.shape[1], -1), b[..., None]), axis=2).reshape(len(H), -1)
     users, log_base = Encoding(V, b.shape[1], counts.x), total_log_base(fit.model.likelihood, counts)
@@ -104,5 +104,5 @@ def _items(sides: tuple[Array, ...]) -> Array:
 
 
 def _shared(fit: EncoderFit) -> dict[str, Any]:
-    own = {"user_posterior", "item_posterior", "encoder", "intercepts", "encoded"}
+    own = {"user_posterior", "item_posterior", "encoder", "intercepts", "input_form"}
     return {name: getattr(fit, name) for name in fit.__dataclass_fields__ if name not in own}

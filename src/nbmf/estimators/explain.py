@@ -67,9 +67,10 @@ class Explanation(Table):
     contributions : array
         How much of the score each of those items contributes.
     prior : float
-        What no count contributes: the prior's part, NBSLIM's intercept, or all of it for a user without counts.
+        What no count contributes: the prior's part, the intercept of NBSLIM or NBFISM, or all of it for a user
+        without counts.
     score : float
-        The expected count, or NBSLIM's expected target: the sum of the contributions and the prior's part.
+        The expected count, or expected target of NBSLIM or NBFISM: the sum of the contributions and the prior's part.
     names : array or None
         Names of `items`.
     components : array or None

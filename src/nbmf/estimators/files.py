@@ -236,8 +236,8 @@ def _pack(path: Path, estimator: Any, fit: Any, arrays: Arrays) -> dict[str, Any
     if kind in ("model", "encoder model") and estimator._input() != fit.input:
         changed = f"was fitted to {fit.input!r} of the data, and its settings now say {estimator._input()!r}"
         raise StorageError(f"{os.fspath(path)}: the model {changed}; set them back, or fit it again")
-    if kind == "encoder model" and estimator.input != fit.encoded:
-        changed = f"encodes {fit.encoded!r} of the data, and its settings now say input={estimator.input!r}"
+    if kind == "encoder model" and estimator.input != fit.input_form:
+        changed = f"encodes {fit.input_form!r} of the data, and its settings now say input={estimator.input!r}"
         raise StorageError(f"{os.fspath(path)}: the model {changed}; set it back, or fit it again")
     shared = {
         "kind": kind,
@@ -299,7 +299,7 @@ def _pack_factors(fit: FactorFit, arrays: Arrays) -> dict[str, Any]:
 def _pack_encoder(fit: EncoderFit, arrays: Arrays) -> dict[str, Any]:
     codec.pack_encoder(fit.encoder, np.ascontiguousarray(fit.item_posterior.mean[:, :-1]), fit.intercepts, arrays)
     return {
-        "input": fit.encoded,
+        "input": fit.input_form,
         "target": fit.input,
         "exposure": fit.exposure,
         **codec.pack_ties(fit.ties, arrays),

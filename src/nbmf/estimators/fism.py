@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from nbmf.backends import BACKENDS, Backend, encoder_of, make_backend
 from nbmf.backends.counts import take_unknown
-from nbmf.backends.encoder import Encoder, EncoderCounts
+from nbmf.backends.encoder import EncoderCounts, Start
 from nbmf.data.interactions import FORMS, Interactions, text_labels
 from nbmf.estimators import encoder_grow, grow
 from nbmf.estimators.base import Recommender, check_distinct, one_of
@@ -140,7 +140,7 @@ class NBFISM(Factorization):
             backend = encoder_of(watched.backend or make_backend(self.backend, self.n_threads, work))
             likelihood = self._likelihood()
             n_clusters = self._n_ties(data.matrix, likelihood)
-            problem = Encoders(self, Model(likelihood, UNUSED, UNUSED), counts)
+            problem = RandomStarts(self, Model(likelihood, UNUSED, UNUSED), counts)
             hint = large_counts(data.matrix, self.target, "target")
             kept, ending = conduct(self, problem, n_clusters, backend, watched, hint)
             shared = data.result(kept.objectives, ending)
@@ -228,7 +228,7 @@ class NBFISM(Factorization):
         check_seed(self.random_state)
 
 
-class Encoders:
+class RandomStarts:
     """Random starts of an encoder: half of each item's mean comes from b, and half from the components."""
 
     def __init__(self, settings: NBFISM, model: Model, counts: EncoderCounts) -> None:
@@ -242,14 +242,14 @@ class Encoders:
         return observe(self.model, self.counts, backend, users, items, ties, log_base)
 
 
-def start_of(counts: EncoderCounts, n_components: int, rng: np.random.RandomState) -> Encoder:
+def start_of(counts: EncoderCounts, n_components: int, rng: np.random.RandomState) -> Start:
     """Return a random start."""
     by_user, dtype = counts.by_user, counts.by_user.dtype
     half = np.bincount(by_user.indices, np.maximum(by_user.data, 0).astype(np.float64), by_user.shape[1]) / 2
     V, H = (rng.gamma(START_SHAPE, 1 / START_SHAPE, (len(half), n_components)) for _ in range(2))
     V, H = _scaled(V, counts.met @ V), _scaled(H, H.sum(axis=1, keepdims=True)) * half[:, None]
     V[counts.met == 0] = 0  # nobody has the item, and without a penalty nothing would change its row
-    return Encoder(V.astype(dtype), H.astype(dtype), (half / by_user.shape[0]).astype(dtype))
+    return Start(V.astype(dtype), H.astype(dtype), (half / by_user.shape[0]).astype(dtype))
 
 
 def _scaled(values: NDArray[np.float64], size: Array) -> NDArray[np.float64]:

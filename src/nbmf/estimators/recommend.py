@@ -36,7 +36,7 @@ class Recommendations(Table):
     items : array
         Item ids, users × n; None where fewer than n items were left to recommend.
     scores : array
-        Expected counts E[y*], or expected targets of NBSLIM, users × n; −∞ where there is no item.
+        Expected counts E[y*], or expected targets of NBSLIM and NBFISM, users × n; −∞ where there is no item.
     names : array or None
         Names of the items, users × n, if items have names.
 

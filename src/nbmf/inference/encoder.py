@@ -35,7 +35,7 @@ class EncoderMM:
         return observe(model, counts, backend, users, items, ties, log_base)
 
     def _improve(self, inferred: Any, counts: EncoderCounts, backend: Any) -> tuple[Point, Point]:
-        V, side = inferred.encoder.factors
+        V, side = inferred.start.factors
         sums, allocated = backend.sum_inputs(counts, inferred)
         inputs = self._moved(V, backend.quotient(V, sums))  # Eq. (nmfW), of items that users have
         exposed = backend.expose_outputs(counts, inferred, inputs)

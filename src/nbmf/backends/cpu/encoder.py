@@ -1,9 +1,9 @@
 """The passes of an encoder on several threads; backends/encoder.py says what they mean.
 
-A walk over the users yields W, the intensities of the stored cells and R (see encode.py). Another one over the items
-gathers W and R of their users, which lie side by side. Where every exposure is 1, what is exposed has a closed form.
-Otherwise the unseen cells of a user within a cluster of items share an exposure; one item per cluster is exact, and
-takes memory for users × items. Rows, sums and threads are as in passes.py.
+A walk over the users yields W, the intensities of the stored cells and R (see encoder_kernels.py). Another one over the
+items gathers W and R of their users, which lie side by side. Where every exposure is 1, what is exposed has a closed
+form. Otherwise the unseen cells of a user within a cluster of items share an exposure; one item per cluster is exact,
+and takes memory for users × items. Rows, sums and threads are as in passes.py.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from nbmf.backends import LEAST_INTENSITY, Array, Given, Sums, check_kind
 from nbmf.backends.counts import Counts
-from nbmf.backends.cpu.encode import (
+from nbmf.backends.cpu.encoder_kernels import (
     encode_rows,
     expose_inputs,
     expose_one_input,
@@ -30,8 +30,8 @@ from nbmf.backends.cpu.encode import (
 )
 from nbmf.backends.cpu.passes import Cpu, _not_below_zero, _unsigned
 from nbmf.backends.encoder import (
-    Encoder,
     EncoderCounts,
+    Start,
     Whole,
     evidence_of_all,
     starts_of,
@@ -55,7 +55,7 @@ class SparseInferred:
     cells; and exposures if they vary.
     """
 
-    encoder: Encoder
+    start: Start
     hidden: Array
     shares: Array
     exposed: "Exposed | None"
@@ -96,7 +96,7 @@ class CpuEncoder(Cpu):
         )
         return SparseEncoderExpectation(list(found), float(np.mean(logs)))
 
-    def _infer(self, counts: EncoderCounts, given: Given, one: Encoder) -> tuple[SparseInferred, float]:
+    def _infer(self, counts: EncoderCounts, given: Given, one: Start) -> tuple[SparseInferred, float]:
         by_user, (n_users, dtype) = counts.by_user, (counts.by_user.shape[0], one.inputs.dtype)
         hidden, shares = np.empty((n_users, 4, one.inputs.shape[1]), dtype), np.empty(by_user.nnz, dtype)
         varies = given.likelihood.has_exposure or counts.n_unknown > 0
@@ -114,7 +114,7 @@ class CpuEncoder(Cpu):
             total -= float(np.einsum("jk,jk->", one.inputs, exposed.inputs)) + float(counts.n_known(0) @ one.intercept)
         return SparseInferred(one, hidden, shares, exposed), total
 
-    def _expose(self, counts: EncoderCounts, given: Given, one: Encoder, found: Any) -> Exposed:
+    def _expose(self, counts: EncoderCounts, given: Given, one: Start, found: Any) -> Exposed:
         hidden, intensities, log_evidence = found
         by_user, n_items, ties = counts.by_user, len(one.outputs), given.ties
         varies = given.likelihood.has_exposure
@@ -156,7 +156,7 @@ class CpuEncoder(Cpu):
 
     def sum_inputs(self, counts: EncoderCounts, inferred: SparseInferred) -> tuple[Sums, Array]:
         """Return both sums of V, and what is allocated to [H | b]."""
-        V, H, b = inferred.encoder
+        V, H, b = inferred.start
         to_inputs, to_outputs, to_intercepts = np.zeros_like(V), np.zeros_like(H), np.zeros(len(b))
         found = (to_inputs, to_outputs, to_intercepts)
         for walk, users in _by_block(counts):
@@ -221,7 +221,7 @@ def _sum_clusters(values: Array, labels: NDArray[Any], n_clusters: int) -> Array
     return sums
 
 
-def intensities_of_stored(inputs: sp.csr_array, one: Encoder, n_threads: int | None = None) -> sp.csr_array:
+def intensities_of_stored(inputs: sp.csr_array, one: Start, n_threads: int | None = None) -> sp.csr_array:
     """Return μ of the stored cells of some users, each without the item's own part."""
     found, indptr = np.empty(inputs.nnz, one.outputs.dtype), inputs.indptr.astype(np.int64)
     cells = indptr, inputs.indices.astype(np.uint32), inputs.data.astype(found.dtype, copy=False)

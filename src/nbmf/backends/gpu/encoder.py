@@ -61,7 +61,7 @@ class Exposed(NamedTuple):
 class ResidentInferred(NamedTuple):
     """Of one start: W and R of each user, the shares of the stored cells, and exposures if they vary."""
 
-    encoder: ResidentStart
+    start: ResidentStart
     hidden: Tensor
     allocated: Tensor
     shares: Tensor
@@ -165,7 +165,7 @@ class GpuEncoder(Gpu):
 
     def sum_inputs(self, counts: EncoderCounts, inferred: ResidentInferred) -> tuple[Sums, Tensor]:
         """Return both sums of V, and what is allocated to [H | b]."""
-        data, (V, H, b), exposed = self._resident(counts), inferred.encoder, inferred.exposed
+        data, (V, H, b), exposed = self._resident(counts), inferred.start, inferred.exposed
         passes, shares = self._passes(V, None), inferred.shares
         of_inputs = Others(data.inputs, shares, inferred.allocated, H)
         to_inputs, to_outputs = passes.sum_others(data, of_inputs, Others(shares, data.inputs, inferred.hidden, V))

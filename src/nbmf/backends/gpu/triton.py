@@ -7,8 +7,7 @@ import torch
 import triton
 
 from nbmf.backends.encoder import OWN
-from nbmf.backends.gpu import encode as encoder_kernels
-from nbmf.backends.gpu import kernels, passes
+from nbmf.backends.gpu import encoder_kernels, kernels, passes
 from nbmf.backends.gpu.arrays import Clusters, Moments, ResidentCounts, RowCounts, Runs, Tensor, Tiles
 from nbmf.backends.gpu.passes import Encoded, Found, Others
 from nbmf.backends.slopes import Pair

@@ -21,7 +21,7 @@ export function showFactors(main, card, [chosen]) {
   );
   fill(place, get("factors"), (found) => listed(found, card, chosen), "Loading factors …").then((found) => {
     if (!found || !place.isConnected) return;
-    const starts = card.class === "NBFISM" && card.settings.n_starts > 1 ? ` of the first of ${card.settings.n_starts} starts, which are much alike` : "";
+    const starts = card.class === "NBFISM" && card.settings.n_starts > 1 ? ` from the first of ${card.settings.n_starts} starts (the others are similar)` : "";
     facts.textContent = `${plural(found.n_factors, "factor")}${starts}, largest first, named after typical items. A bar shows how much of an item the factor explains.`;
     say(plural(found.n_factors, "factor"));
     const wanted = place.querySelector(".chosen");

@@ -103,7 +103,7 @@ async function explain(place, row, reasons, add, card) {
 }
 
 /** What no item contributes, in models that have intercepts instead of priors of users, or both. */
-const BASE = { NBFISM: "everybody, whatever they have", NBSLIM: "everybody, whatever they have", Blend: "what no item explains" };
+const BASE = { NBFISM: "the same for every user", NBSLIM: "the same for every user", Blend: "what no item explains" };
 
 /** The parts of a score, by taste and by item; each table adds up to the score. */
 function why(found, card) {

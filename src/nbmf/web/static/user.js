@@ -130,7 +130,7 @@ function tookCard(found, card) {
 }
 
 const onTheLine = (card) =>
-  `On the line, ${card.target === "log1p" ? "ln(1 + count) is" : "counts are"} as high as the user’s ${card.class === "NBFISM" ? "other items explain" : "tastes explain"}.${card.target === "log1p" ? " Expected values are of ln(1 + count)." : ""}`;
+  `On the line, ${card.target === "log1p" ? "ln(1 + count) is" : "counts are"} what the user’s ${card.class === "NBFISM" ? "other items predict" : "tastes predict"}.${card.target === "log1p" ? " Expected values are of ln(1 + count)." : ""}`;
 
 /** A count in the form that the model predicts. */
 const formed = (value, card) => (card.target === "log1p" ? Math.log1p(value) : value);

@@ -197,7 +197,7 @@ def expose_inputs(start, stop, indptr, users, order, inputs, exposures, H, gross
 def expose_outputs(start, stop, indptr, users, order, inputs, excess, exposures, V, projected, rests, found):
     """Add to each item Σ_u e_ui W_uk − E_ui x_ui V_ik over its stored cells, and at last Σ_u e_ui.
 
-    e is the excess over what an unseen cell is exposed to, E − e, which is 0 where each cell has its own exposure.
+    e = E − E_unseen, the excess over the exposure of the cluster's unseen cells; without ties E_unseen is 0, and e = E.
     """
     n_components, total = V.shape[1], np.empty(V.shape[1])
     for item in range(start, stop):
