@@ -198,6 +198,28 @@ def test_a_signal_that_python_drops_is_sent_again(number, code):
     assert "Traceback" not in done.stderr
 
 
+PRINTED = """
+import os, signal, sys, time, click
+from nbmf.cli.terminal import sentences
+@click.command()
+@sentences()
+def main():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(20)
+    except KeyboardInterrupt as error:
+        sys.excepthook(KeyboardInterrupt, error, error.__traceback__)  # as compiled code does by PyErr_Print
+    time.sleep(20)
+main()
+"""
+
+
+def test_a_signal_that_compiled_code_prints_is_sent_again():
+    done = subprocess.run([sys.executable, "-c", PRINTED], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 130
+    assert done.stderr == "interrupted; nothing was written\n"
+
+
 REPLACED = """
 import os, signal, time, click
 from nbmf.cli.terminal import sentences

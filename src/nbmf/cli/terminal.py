@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Rows = Sequence[Sequence[str]]
 
 RESENT_AFTER = 0.05  # seconds
+RAISED: dict[type[BaseException], int] = {KeyboardInterrupt: signal.SIGINT, SystemExit: signal.SIGTERM}
 INTERRUPTED, TERMINATED = 130, 143  # the exit codes that shells report after Ctrl-C and SIGTERM
 IN_THE_SHELL = {  # remedies in messages of the library, and the same on the command line
     "read_interactions(…, time='column') or Interactions.from_arrays(…, times=…)": "--time COLUMN",
@@ -74,16 +75,18 @@ def sentences() -> Iterator[None]:
             click.echo(f"note: {in_the_shell(text)}", err=True)
         noted.add(text)
 
-    def again(lost: Any) -> None:
-        """Send a signal once more that came where Python drops exceptions, such as while an object is freed."""
-        if not isinstance(lost.exc_value, KeyboardInterrupt | SystemExit):
-            usual_hook(lost)
-            return
-        number = signal.SIGINT if isinstance(lost.exc_value, KeyboardInterrupt) else signal.SIGTERM
-        Timer(RESENT_AFTER, os.kill, (os.getpid(), number)).start()
+    def again(lost: Any) -> bool:
+        """Send a signal once more whose exception was dropped, and return whether it was one."""
+        number = next((sent for kind, sent in RAISED.items() if isinstance(lost, kind)), None)
+        if number is not None:
+            Timer(RESENT_AFTER, os.kill, (os.getpid(), number)).start()
+        return number is not None
 
     usual = signal.signal(signal.SIGINT, press), signal.signal(signal.SIGTERM, terminate)
-    usual_hook, sys.unraisablehook = sys.unraisablehook, again
+    dropped, printed = sys.unraisablehook, sys.excepthook
+    # Python drops what is raised while an object is freed, and compiled code may print what it does not pass on
+    sys.unraisablehook = lambda lost: None if again(lost.exc_value) else dropped(lost)
+    sys.excepthook = lambda kind, lost, trace: None if again(lost) else printed(kind, lost, trace)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
@@ -104,7 +107,7 @@ def sentences() -> Iterator[None]:
         text = str(error.args[0] if isinstance(error, KeyError) else error)
         raise BadInputError(in_the_shell(text)) from error
     finally:
-        sys.unraisablehook = usual_hook
+        sys.unraisablehook, sys.excepthook = dropped, printed
         for number, handler in zip((signal.SIGINT, signal.SIGTERM), usual, strict=True):
             signal.signal(number, handler)
 

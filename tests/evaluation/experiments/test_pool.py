@@ -1,11 +1,13 @@
 """Worker processes: errors are raised or reported, and time limits hold."""
 
+import _thread
 import operator
 import signal
 import subprocess
 import sys
 import time
 
+import pebble
 import pytest
 
 from nbmf.evaluation.experiments.engine import LostWorkerError, OvertimeError, attempt
@@ -52,6 +54,24 @@ def test_processes_end_with_the_iterator():
     watch = time.monotonic()
     outcomes.close()
     assert time.monotonic() - watch < 20
+
+
+def test_ctrl_c_among_the_first_processes_leaves_none(monkeypatch):
+    """Another thread may take the signal, and then it is raised here whatever the main thread blocks."""
+    launch, started = pebble.pool.process.launch_process, []
+
+    def interrupted(*given):
+        started.append(launch(*given))
+        if len(started) == 1:
+            _thread.interrupt_main()
+        time.sleep(0.1)  # where it would be raised
+        return started[-1]
+
+    monkeypatch.setattr(pebble.pool.process, "launch_process", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(attempt(operator.call, time.sleep, [600, 600], 2))
+    assert len(started) == 2
+    assert not any(process.is_alive() for process in started)
 
 
 MASKED = """

@@ -11,9 +11,9 @@ import multiprocessing
 import os
 import signal
 import warnings
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Future, as_completed
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor, as_completed
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import resource_tracker
@@ -259,8 +259,9 @@ def attempt(
     pool: Any = ProcessPool(n_workers, initializer=_share, initargs=(work, shared), context=context)
     resource_tracker.ensure_running()  # where it is started, it unblocks Ctrl-C: not among the processes below
     try:
-        with _interrupts_blocked():
-            futures: dict[Future[Any], Any] = {pool.schedule(_work, (job,), timeout=limit_s): job for job in jobs}
+        # no Ctrl-C is raised in a thread, so there is no process that the pool does not know
+        with ThreadPoolExecutor(1, initializer=_block_interrupts) as starter:
+            futures: dict[Future[Any], Any] = starter.submit(_schedule, pool, jobs, limit_s).result()
         for future in as_completed(futures):
             job, error = futures.pop(future), future.exception()  # a result that has been yielded is not kept
             failed = None if error is None else _named(error, job, limit_s)
@@ -268,6 +269,10 @@ def attempt(
     finally:
         pool.stop()
         pool.join()
+
+
+def _schedule(pool: Any, jobs: Sequence[Any], limit_s: float | None) -> dict[Future[Any], Any]:
+    return {pool.schedule(_work, (job,), timeout=limit_s): job for job in jobs}
 
 
 def _share(work: Callable[[Any, Any], Any], shared: Any) -> None:
@@ -289,14 +294,7 @@ def _named(error: BaseException, job: Any, limit_s: float | None) -> Exception:
     return error
 
 
-@contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Block Ctrl-C in the threads and processes that are started here; this process ends them itself."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def _block_interrupts() -> None:
+    """Block Ctrl-C in this thread and in what it starts; the process ends them itself."""
+    if hasattr(signal, "pthread_sigmask"):  # not on Windows
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
