@@ -1,6 +1,7 @@
 """The settings of models on the command line: typed, found by a search, and fitted again."""
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from helpers import interrupted_at, typed, write_rows
 from nbmf.cli import main
 from nbmf.cli.options import COMPARED, FITTED, as_typed, make_model
 from nbmf.evaluation.experiments.tuned import TunedComparison
+from nbmf.web.criticism import why_no_intervals
+from nbmf.web.views import Views
 from small_study import make_quick
 
 QUICK = ["-k", "3", "--max-iter", "5"]
@@ -307,9 +310,17 @@ def test_a_blend_is_fitted_and_asked_like_any_model(plays, tmp_path):
     factors = nbmf.NBFISM(3, max_iter=5, n_threads=1, random_state=0)
     same = nbmf.Blend([nbmf.NBSLIM(n_threads=1), factors], random_state=0).fit(nbmf.read_interactions(plays))
     found = nbmf.load(path)
+    assert [each["model"] for each in facts["weights"]] == ["NBSLIM", "NBFISM"]
+    np.testing.assert_array_equal([each["weight"] for each in facts["weights"]], same.weights_)
     np.testing.assert_array_equal(found.weights_, same.weights_)
     np.testing.assert_array_equal(found.recommend(n=3).scores, same.recommend(n=3).scores)
-    assert "Blend of" in typed("fit", plays, "-o", path, "--model", "blend", *QUICK).stdout
+    shown = typed("fit", plays, "-o", path, "--model", "blend", *QUICK).stdout
+    assert re.search(r"^weights +NBSLIM [\d.]+, NBFISM [\d.]+$", shown, re.MULTILINE)
+    refused = typed("fit", plays, "-o", path, "--model", "blend", *QUICK, "--concentration", 2, code=2)
+    assert "give --likelihood negative_binomial too" in refused.stderr
+    card = Views(found, "0").card()
+    assert (card["weights"], card["fit"]["sweeps"]) == (same.weights_.tolist(), same.n_iter_)
+    assert "as its scores are of several models" in why_no_intervals(found)
     best = typed("recommend", path, "--user", found.users_[0], "--json").stdout
     assert json.loads(best)[0]["items"][0]["item"] == found.recommend(found.users_[0], n=1).items[0, 0]
     assert "Scores, largest first" in typed("recommend", path, "--user", found.users_[0]).stdout

@@ -251,7 +251,7 @@ def test_given_weights_are_taken_as_they_are(model):
 @pytest.mark.filterwarnings("ignore")
 def test_too_little_data_asks_for_weights():
     models = [nbmf.NBSLIM(), nbmf.PoissonMF(1)]
-    with pytest.raises(ValueError, match="1 counts are too few to learn weights from; give one weight per"):
+    with pytest.raises(ValueError, match="1 count is too few to learn weights from; give more"):
         nbmf.Blend(models).fit([[1, 0], [0, 0]])
     assert nbmf.Blend(models).fit([[1, 2], [0, 0]]).weights_.sum() == 1
     assert nbmf.Blend(models[:1]).fit([[1, 0], [0, 0]]).weights_.tolist() == [1]
@@ -269,8 +269,11 @@ def test_too_little_data_asks_for_weights():
         ([nbmf.NBMF(2), nbmf.NBMF(2)], r"models\[1\] is the same NBMF as one before it; .* nbmf.Averaged\(NBMF"),
         ([nbmf.NBSLIM()] * 2, r"models\[1\] is the same NBSLIM as one before it; give each once$"),
         ([nbmf.NBFISM(2)] * 2, r"the same NBFISM as one before it; give each once; its n_starts says"),
-        ([nbmf.NBSLIM(), nbmf.Blend([nbmf.NBSLIM()])], r"models\[1\] is a Blend; give the estimators"),
-        ([nbmf.NBSLIM(), 3], r"models\[1\] is a int; give the estimators of nbmf"),
+        (
+            [nbmf.NBSLIM(), nbmf.Blend([nbmf.NBSLIM()])],
+            r"models\[1\] is a Blend, which cannot be a member; list its models",
+        ),
+        ([nbmf.NBSLIM(), 3], r"models\[1\] is a int, which cannot be a member; give estimators of nbmf"),
         ([nbmf.NBSLIM(), nbmf.NBMF(0)], "n_components is 0"),
     ],
 )

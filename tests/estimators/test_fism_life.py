@@ -1,5 +1,6 @@
 """NBFISM from its settings to its files: new users and items, more counts, checkpoints, callbacks, odd data."""
 
+import re
 import warnings
 from copy import copy
 
@@ -75,7 +76,7 @@ def test_more_counts_are_added_up_and_encoded(estimator):
 
 def test_what_new_users_have_is_scored_once(monkeypatch):
     """However many blocks their scores are walked in."""
-    model, rows = clone(POISSON).fit(data()), small_matrix(700, 20, seed=3)
+    model, rows = clone(POISSON).set_params(n_threads=1).fit(data()), small_matrix(700, 20, seed=3)
     asked, seen = [], EncoderFit.seen
     monkeypatch.setattr(EncoderFit, "seen", lambda fit, *given: asked.append(given) or seen(fit, *given))
     found = model.recommend_for(rows, 20, exclude_seen=False)
@@ -339,6 +340,18 @@ def test_a_model_is_not_saved_with_other_forms_than_it_was_fitted_to(setting, tm
     model = clone(POISSON).fit(MATRIX).set_params(**setting)
     with pytest.raises(ValueError, match="its settings now say"):
         model.save(tmp_path / "model.nbmf")
+
+
+def test_what_a_check_proposes_are_settings_of_an_encoder():
+    """Its priors are none of NBMF's, and the negative binomial is one of its own likelihoods."""
+    rng = np.random.default_rng(0)
+    bursts = rng.poisson(rng.gamma(0.1, 10.0, (200, 40)) * 0.5)
+    found = nbmf.NBFISM(3, target="counts", n_starts=1, max_iter=20, tol=0, random_state=0).fit(bursts).check().findings
+    assert found
+    assert "likelihood='negative_binomial'" in " ".join(found)
+    few = nbmf.NBFISM(40, target="counts", n_starts=1, max_iter=20, tol=0, random_state=0).fit(bursts[:30])
+    every = " ".join((*found, *few.check().findings))
+    assert not re.search(r"inference=|input=|try NBMF|, NBMF", every)
 
 
 def test_a_huge_concentration_is_poisson():

@@ -285,11 +285,11 @@ def test_a_blend():
     able = {name for name, has in views.abilities.items() if has}
     assert able == {"explain", "explain_for", "recommend_for", "similar_items"}
     card = views.card()
-    assert (card["class"], card["scores_are_counts"], card["fit"]["sweeps"]) == ("Blend", False, 0)
+    assert (card["class"], card["scores_are_counts"], card["fit"]["sweeps"]) == ("Blend", False, model.n_iter_)
     assert json.loads(json.dumps(card["settings"]))["models"].startswith("[NBSLIM(penalty=0.5), Averaged(")
     answer = views.recommend(USER, 3, 0.9)
     assert [row["item"] for row in answer["items"]] == model.recommend(USER, n=3).items[0].tolist()
-    assert answer["no_intervals"] == "Blend has no distribution of counts, as its scores are of 'several models'"
+    assert answer["no_intervals"] == "Blend has no distribution of counts, as its scores are of several models"
     why = views.explain(USER, str(answer["items"][0]["item"]), 100)
     assert why["score"] == pytest.approx(why["prior"] + sum(part["contribution"] for part in why["parts"]))
 
@@ -407,7 +407,7 @@ def test_a_model_without_factors(target):
     ("model", "why"),
     [
         (nbmf.RobustMF(2), "RobustMF is a profile likelihood and has no distribution of counts"),
-        (nbmf.NBMF(2, input="log1p"), "NBMF has no distribution of counts, as its scores are of 'log1p'"),
+        (nbmf.NBMF(2, input="log1p"), "NBMF has no distribution of counts, as its scores are of ln(1 + count)"),
         (nbmf.CoupledCompoundMF(2), None),
         (nbmf.RandomGraphExposureMF(2), None),
     ],

@@ -157,7 +157,7 @@ def _write_best(result: "Comparison", chosen: "Settings", train: "Interactions",
     """Fit the best of the models that can be saved once more, with all cores, and write it."""
     name = next((c.name for c in result if c.name in FITTED), None)
     if name is None:
-        raise ValueError(f"{output}: nothing was written, because none of {', '.join(FITTED)} could be fitted")
+        raise ValueError(f"{output}: nothing was written, because no model that can be written could be fitted")
     own = _for_model(name, settings)
     fit_named(name, train, own, chosen.get(name), lost=f"{output} was not written").save(output)
     say(f"{output}: written, {name} fitted to the training counts")

@@ -56,7 +56,8 @@ def fit(source: Values, output: str, model: str, settings: Values, checkpoints: 
     """Fit a model to DATA and write it to a file.
 
     DATA is a csv, tsv, txt (also .gz, .zst) or parquet file whose rows have a user, an item and, optionally, a count,
-    or - for standard input. Ctrl-C writes the model after the last finished sweep; with nbslim, nothing is written.
+    or - for standard input. Ctrl-C writes the model after the last finished sweep; with nbslim and blend,
+    nothing is written.
     """
     checkpoint = checkpoints["checkpoint"]
     if checkpoints["resume"] and checkpoint is None:
@@ -89,7 +90,7 @@ def _fit_arguments(checkpoint: str, checkpoint_every: int | timedelta, resume: b
 
 
 def _report(estimator: Any, data: "nbmf.Interactions", output: str, seconds: float, as_json: bool) -> None:
-    facts = {
+    facts: Values = {
         "model": type(estimator).__name__,
         "file": output,
         "bytes": os.path.getsize(output),
@@ -103,10 +104,15 @@ def _report(estimator: Any, data: "nbmf.Interactions", output: str, seconds: flo
         "objective": next(map(float, estimator.objective_[-1:]), None),
         "seconds": round(seconds, 3),
     }
+    if hasattr(estimator, "weights_"):
+        weights = zip(estimator.members_, estimator.weights_.tolist(), strict=True)
+        facts["weights"] = [{"model": type(one).__name__, "weight": weight} for one, weight in weights]
     if as_json:
         show_json({**facts, "converged": estimator.converged_})
         return
     words = {name: f"{value:,}" if isinstance(value, int | float) else str(value) for name, value in facts.items()}
     words |= {name: f"{facts[name]:,.1f}" for name in ("objective", "seconds") if facts[name] is not None}
+    if "weights" in facts:
+        words["weights"] = ", ".join(f"{each['model']} {each['weight']:.3g}" for each in facts["weights"])
     rows = [[name, words[name]] for name, value in facts.items() if value is not None]
     show(f"{type(estimator).__name__} of {data.n_users:,} users and {data.n_items:,} items", ["", ""], rows[1:], left=2)

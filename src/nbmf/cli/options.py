@@ -369,6 +369,9 @@ def check_settings(models: Sequence[str], settings: Values) -> None:
     for key, value in settings.items():
         if value is not None and key not in ("seed", "quiet") and IN_PYTHON.get(key, key) not in having:
             refuse(key, models)
+    is_poisson = settings.get("likelihood") != "negative_binomial" and set(models) <= {"nbfism", "blend", "popularity"}
+    if settings.get("concentration") is not None and is_poisson:
+        raise click.UsageError("--concentration is of a negative binomial; give --likelihood negative_binomial too")
     for name in ESTIMATORS.keys() & set(models):
         make_model(name, settings)._check_settings()
 

@@ -68,9 +68,11 @@ def plan(source: Values, model: str, clusters: int, memory: str | None, as_json:
     components = estimator.n_components
     if as_json:
         sizes = {"model": model, "users": found.n_users, "items": found.n_items, "counts": found.nnz}
-        show_json({**sizes, "components": components, "machine_memory": machine, "plans": plans})
+        n_starts = getattr(estimator, "n_starts", None)
+        show_json({**sizes, "components": components, "starts": n_starts, "machine_memory": machine, "plans": plans})
         return
     title = f"{found.n_users:,} users × {found.n_items:,} items, {found.nnz:,} counts, K = {components}"
+    title += f", {estimator.n_starts} starts" if hasattr(estimator, "n_starts") else ""
     columns = ["exposure", "backend", "time per sweep", "memory", "GPU memory", f"machines of {machine / 1e9:.3g} GB"]
     show(title, columns, [_row(each) for each in plans], left=2)
 

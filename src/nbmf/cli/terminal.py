@@ -40,7 +40,7 @@ _SIZES = re.compile("^(?:a )?(larger|smaller|fewer) (concentration|jump|componen
 _WORD = r"(?<![^\s(]){}(?=[,;:.)]*(?:\s|$))"
 _SETTING = re.compile(
     _WORD.format(
-        r"(?:(max_iter)|(max_iter|tol|accelerate|input|target|inference|rates|exposure)=(?:True|'(\w+)'|([\d.e+-]*\d)))"
+        r"(?:(max_iter)|(max_iter|tol|accelerate|input|target|inference|rates|exposure|likelihood)=(?:True|'(\w+)'|([\d.e+-]*\d)))"
     )
 )
 _COLUMN = re.compile(_WORD.format("(user|item|count|time)=(?:'…')?"))

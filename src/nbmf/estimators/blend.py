@@ -109,7 +109,8 @@ class Blend(Recommender):
         share = max(ASIDE, 1.5 / max(data.matrix.nnz, 3))  # at least one count, if there are two
         rest, aside = Interactions(data.users, data.items, data.matrix).split(share, seed=seed)
         if not aside.nnz:
-            raise ValueError(f"{data.matrix.nnz} counts are too few to learn weights from; give one weight per model")
+            n = data.matrix.nnz
+            raise ValueError(f"{n} {'count is' if n == 1 else 'counts are'} too few to learn weights from; give more")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the fits to all of the data say it again
             members, _ = self._fitted(rest)
@@ -172,7 +173,9 @@ def check_models(models: Any) -> None:
         if isinstance(model, type):
             raise TypeError(f"models[{n}] is the class {model.__name__}; give an instance, {model.__name__}()")
         if not isinstance(model, Recommender) or isinstance(model, Blend):
-            raise TypeError(f"models[{n}] is a {name}; give the estimators of nbmf themselves, as in {EXAMPLE}")
+            remedy = f"give estimators of nbmf, as in {EXAMPLE}"
+            remedy = "list its models instead" if isinstance(model, Blend) else remedy
+            raise TypeError(f"models[{n}] is a {name}, which cannot be a member; {remedy}")
         if (name, str(model.get_params())) in [(type(one).__name__, str(one.get_params())) for one in models[:n]]:
             raise ValueError(f"models[{n}] is the same {name} as one before it; give each once{_several(model)}")
         model._check_settings()

@@ -67,7 +67,7 @@ class BlendFit(FitResult):
 
     def check_of_counts(self) -> NoReturn:
         """Refuse: each member has a distribution of its own, or none."""
-        remedy = "ask one of its members, as in model.members_[0].predictive(users, items)"
+        remedy = "ask a member that has one, as in model.members_[0].predictive(users, items)"
         raise ValueError(f"a blend of models has no likelihood of counts; {remedy}")
 
     def likelihood_of(self, rows: Rows | None, columns: Rows) -> NoReturn:

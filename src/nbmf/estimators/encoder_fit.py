@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -27,6 +28,14 @@ class EncoderFit(FactorFit):
     """
 
     is_product = False
+    remedies = MappingProxyType(
+        {
+            "NBMF": "likelihood='negative_binomial'",
+            "PoissonMF": "likelihood='poisson'",
+            "input='log1p'": "target='log1p'",
+            "inference='cavi'": "",
+        }
+    )
     encoder: Array
     intercepts: Array
     input_form: str

@@ -83,7 +83,8 @@ def advice(symptom: str, fit: FactorFit) -> str:
         symptom = "parameters"
     elif symptom not in ("activity", "sweeps") and (fit.input == "binary" or fit.model.likelihood.most == 1):
         symptom = "ones"  # whatever is wrong, no other likelihood is of 0 and 1
-    apt = [words for words in REMEDIES[symptom] if _is_apt(words, fit)]
+    apt = [fit.remedies.get(words, words) for words in REMEDIES[symptom] if _is_apt(words, fit)]
+    apt = [words for words in apt if words]
     *others, last = apt or [""]
     return f": try {', '.join(others)}{' or ' if others else ''}{last}" if last else ""
 

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,6 +54,7 @@ class Reasons(NamedTuple):
 class FitResult(ABC):
     """The data of a fit as given, with its ids, and how the fit went."""
 
+    remedies = MappingProxyType[str, str]({})  # what of findings.py has another name here, or none
     users: Ids
     items: Ids
     counts: sp.csr_array

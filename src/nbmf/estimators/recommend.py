@@ -170,7 +170,7 @@ def _best(
 ) -> Best:
     """Return the best items of users who are rows of `scores` and of `seen`, all of them if `rows` is None."""
     if not isinstance(n, Integral) or n < 1:
-        raise ValueError(f"n is {n!r}; recommend at least 1 item")
+        raise ValueError(f"n is {n!r}; it must be a whole number from 1")
     n = min(int(n), scores.n_items)
     if seen is not None:
         scores = scores.products()  # exceptions are cells that the user has, and those are left out

@@ -21,6 +21,9 @@ def abilities(model: Any) -> dict[str, bool]:
     }
 
 
+TARGETS = {"log1p": "ln(1 + count)", "binary": "whether there is a count"}
+
+
 def has_intervals(model: Any) -> bool:
     """Return whether the model has a distribution of counts; some have one under some of their settings only."""
     try:
@@ -36,7 +39,7 @@ def why_no_intervals(model: Any) -> str:
     if not getattr(getattr(model, "likelihood_", None), "is_normalized", True):
         return f"{name} {PROFILE}"
     return f"{name} has no distribution of counts" + (
-        f", as its scores are of {target!r}" if target != "counts" else ""
+        f", as its scores are of {TARGETS.get(target, target)}" if target != "counts" else ""
     )
 
 

@@ -78,10 +78,11 @@ class Views:
             "median_total": self.median_total,
             "n_factors": self._shown.n_tastes if self.abilities["factors"] else None,
             "concentration": plain(float(np.mean(concentration))) if concentration.size else None,
+            "weights": plain(model.weights_) if hasattr(model, "weights_") else None,
             "has_names": self.has_names,
             "settings": {name: setting(value) for name, value in sorted(model.get_params(deep=False).items())},
             "fit": {
-                "sweeps": len(objective),
+                "sweeps": int(getattr(model, "n_iter_", len(objective))),
                 "objective": plain(float(objective[-1])) if len(objective) else None,
                 "ending": getattr(model, "ending_", None),
                 "seconds": None if self.seconds is None else self.seconds[-1],
