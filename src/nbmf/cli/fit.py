@@ -104,7 +104,7 @@ def _report(estimator: Any, data: "nbmf.Interactions", output: str, seconds: flo
         "objective": next(map(float, estimator.objective_[-1:]), None),
         "seconds": round(seconds, 3),
     }
-    if hasattr(estimator, "weights_"):
+    if hasattr(estimator, "scales_"):  # a blend, whose weights are of models
         weights = zip(estimator.members_, estimator.weights_.tolist(), strict=True)
         facts["weights"] = [{"model": type(one).__name__, "weight": weight} for one, weight in weights]
     if as_json:

@@ -78,7 +78,7 @@ class Views:
             "median_total": self.median_total,
             "n_factors": self._shown.n_tastes if self.abilities["factors"] else None,
             "concentration": plain(float(np.mean(concentration))) if concentration.size else None,
-            "weights": plain(model.weights_) if hasattr(model, "weights_") else None,
+            "weights": plain(model.weights_) if hasattr(model, "scales_") else None,  # of a blend
             "has_names": self.has_names,
             "settings": {name: setting(value) for name, value in sorted(model.get_params(deep=False).items())},
             "fit": {
