@@ -48,10 +48,7 @@ from nbmf.evaluation.experiments.tuned import (
 from nbmf.inference.progress import RunsProgress
 from pages import ROOT, put_between
 
-CAPTION = (
-    "Round and orange: NBMF, its relatives, its average and NBSLIM. "
-    "A bar is the 95 % interval of the difference to the best."
-)
+CAPTION = "Round and orange: our models. A bar is the 95 % interval of the difference to the best."
 OURS = (
     "nbmf",
     "compound",
@@ -201,7 +198,7 @@ def summary(boards: Mapping[str, Mapping[str, Any]]) -> str:
     for model in sorted(average, key=lambda model: average[model]):
         cells = (_level(board["models"], model) for board in boards.values())
         rows.append([literal(BASELINES[model].label), *cells, f"{average[model]:.1f}"])
-    heads = (literal(f"{name}: {board['metric']}") for name, board in boards.items())
+    heads = (f"{name}: {board['metric']}" for name, board in boards.items())
     return table(["model", *heads, "mean place"], rows)
 
 
