@@ -94,9 +94,6 @@ class EncoderFit(FactorFit):
         """Return what the users' counts make of them; no counts, no factors."""
         return Point(self.encode(rows.counts))
 
-    def typical_user(self) -> Array:
-        return np.asarray(self.user_posterior.mean.mean(axis=0, keepdims=True, dtype=np.float64).astype(self.dtype))
-
     def scores(self) -> FactorScores:
         return FactorScores(self.user_posterior.mean, self.item_posterior.mean, lambda: self._seen)
 
