@@ -125,8 +125,8 @@ class Store:
 
 def packed(values: Mapping[str, Array]) -> bytes:
     """Return the per-user values of each metric as they are stored."""
-    content = io.BytesIO()
-    np.savez_compressed(content, allow_pickle=False, **values)
+    content, named = io.BytesIO(), dict[str, Any](values)
+    np.savez_compressed(content, **named)  # without `allow_pickle`, which NumPy 2.0 takes for the name of an array
     return content.getvalue()
 
 
