@@ -6,6 +6,7 @@ python benchmarks/family.py [--threads 1]         (takes about two minutes)
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,7 +16,7 @@ from nbmf.backends.counts import Counts
 from nbmf.backends.cpu.passes import Cpu
 from nbmf.inference.cavi import CAVI
 from nbmf.inference.hyperparameters import Learned
-from nbmf.inference.run import State, begin, retie
+from nbmf.inference.run import State, begin, revive
 from nbmf.model import Model
 from nbmf.model.factors import Prior
 from nbmf.model.family import BernoulliPoisson, GeometricJumps, LogarithmicJumps, RobustPoisson, ZeroInflatedPoisson
@@ -53,7 +54,7 @@ class Case:
             self.sweep()
         if tied:
             ties = tie_items(self.state.items.mean, N_CLUSTERS, rng)
-            self.state = retie(self.state, ties, self.counts, self.backend, sum_users=True)
+            self.state = revive(replace(self.state, ties=ties), self.counts, self.backend, sum_users=True)
 
     def sweep(self) -> float:
         """Return the seconds of one sweep, with its objective and what it learns."""

@@ -29,7 +29,7 @@ from nbmf.backends import encoder_of
 from nbmf.backends.cost import Sizes
 from nbmf.backends.counts import Counts
 from nbmf.backends.encoder import EncoderCounts
-from nbmf.backends.gpu import device as gpu_module
+from nbmf.backends.gpu import arrays
 from nbmf.backends.gpu import triton as passes
 from nbmf.backends.gpu.arrays import Tiles
 from nbmf.backends.gpu.device import Gpu
@@ -112,8 +112,8 @@ def ceilings():
 
 def time_walks(data, W, H, of_users):
     """Milliseconds of the users' allocation and sums, if wanted, and of the items' sums."""
-    shares, newer = torch.rand_like(data.values), W * 1.1
-    times = [seconds(lambda: passes.sum_items(data, shares, W, shares, newer), 5)]
+    shares = torch.rand_like(data.values)
+    times = [seconds(lambda: passes.sum_items(data, shares, W, H), 5)]
     if of_users:
         times.append(seconds(lambda: passes.allocate(data, W, H, 1e-25, True), 5))
         times.append(seconds(lambda: passes.sum_users(data, shares, H), 5))
@@ -123,36 +123,34 @@ def time_walks(data, W, H, of_users):
 def tune_walks(matrix, W, H):
     """Settings of the walks over the non-zeros."""
     counts = Counts.of(matrix, np.dtype(np.float32))
-    for longest, block in ((512, 0), (1024, 0), (512, 1 << 16), (512, 1 << 17), (512, 1 << 18)):
-        gpu_module.LONGEST_RUN = longest
+    for block, least in ((0, 0), (1 << 16, 0), (1 << 16, 128), (1 << 17, 128), (1 << 18, 128)):
+        arrays.LEAST_CUT = least
         data = Gpu(block=block)._resident(counts)
-        settings = ((8, 1),)
-        for step, warps in settings:
-            passes.STEP, passes.ITEM_STEP, passes.WARPS = step, step, warps
+        for step in (8, 16):
+            passes.STEP = passes.ITEM_STEP = step
             text = time_walks(data, W, H, not block)
-            print(
-                f"  run {longest} block {block} step {step} warps {warps}: {text} ms (items, users, sums)", flush=True
-            )
-    gpu_module.LONGEST_RUN, passes.STEP, passes.ITEM_STEP, passes.WARPS = 512, 16, 8, 1
+            print(f"  block {block} least {least} step {step}: {text} ms (items, users, sums)", flush=True)
+    arrays.LEAST_CUT, passes.STEP, passes.ITEM_STEP = 128, 16, 8
 
 
-def tune_rows(data, W, clusters, α):
+def tune_rows(data, W, H, clusters, α):
     """Settings of the clusters' and the posteriors' kernels."""
-    excess = torch.rand_like(data.values)
-    kernel = passes.kernels.tie_rows
-    for step, warps in ((32, 1), (64, 1)):
-        mass, logs = torch.rand(len(W), N_CLUSTERS, device="cuda") * 1e3, torch.empty(len(W), device="cuda").double()
-        settings = {"C": N_CLUSTERS, "BLOCK_C": N_CLUSTERS, "STEP": step, "num_warps": warps}
-        cells = (data.indptr, data.columns, data.values, clusters.labels, clusters.n_unseen)
-        arguments = (*cells, α, excess, mass, logs)
-        time_of = seconds(lambda a=arguments, s=settings: kernel[(len(W),)](*a, **s), 5)
-        print(f"  tie: step {step} warps {warps}: {1e3 * time_of:.2f} ms", flush=True)
-    for rows in (2, 4, 8):
+    S, one = torch.rand(N_CLUSTERS, K, device="cuda"), torch.ones(1, 1, device="cuda")
+    for rows, step in ((4, 8), (2, 16), (8, 8)):
+        passes.TIE_ROWS, passes.TIE_STEP = rows, step
+        time_of = seconds(lambda: passes.tie(data, W, H, S, clusters, α, False), 5)
+        print(f"  tie, with μ: {rows} rows, step {step}: {1e3 * time_of:.2f} ms", flush=True)
+    passes.TIE_ROWS, passes.TIE_STEP = 4, 8
+    for rows in (4, 8, 16):
         passes.ROWS_OF_GAMMAS = rows
-        rates = torch.ones(1, 1, device="cuda")
-        time_of = seconds(lambda rates=rates: passes.gamma_moments(1.0, rates, W, W), 5)
+        time_of = seconds(lambda: passes.gamma_moments(1.0, one, W, W), 5)
         print(f"  gamma: {rows} rows, 4 warps: {1e3 * time_of:.2f} ms", flush=True)
-    passes.ROWS_OF_GAMMAS = 4
+    passes.ROWS_OF_GAMMAS = 8
+    for rows, warps in ((32, 2), (128, 8)):
+        passes.MULTIPLIED_ROWS, passes.MULTIPLY_WARPS = rows, warps
+        time_of = seconds(lambda: passes._multiplied(W, S.T), 5)
+        print(f"  rows times a table: {rows} rows, {warps} warps: {1e3 * time_of:.2f} ms", flush=True)
+    passes.MULTIPLIED_ROWS, passes.MULTIPLY_WARPS = 32, 2
 
 
 def tune_tiles(W, H, rate):
@@ -224,13 +222,13 @@ def encoder_sweeps(matrix, n_starts, law, bandwidth, n_components=256):
           f"{torch.cuda.max_memory_allocated() / 1e9:.1f} GB; {states[0].objective:.6e}", flush=True)  # fmt: skip
     data, one = backend._resident(counts), states.pop().inferred.starts[0]
     (V, H, _), x = one.start, data.inputs
-    for size in (2048, 8192, 4096):  # the last one stays
-        passes.TILE_BYTES = size
+    for step in (4, 16, 8):  # the last one stays
+        passes.ENCODER_STEP = step
         terms = Others(x, one.shares, one.allocated, H), Others(one.shares, x, one.hidden, V)
         walks = (lambda: passes.sum_users(data, x, V), lambda terms=terms: passes.sum_others(data, *terms),
                  lambda: passes.encode(data, x, one.hidden, one.start, 1e-25, law.has_exposure))  # fmt: skip
         found = " ".join(f"{1e3 * seconds(walk, 3, 1):.1f}" for walk in walks)
-        print(f"  tiles of {size} bytes: W, items, μ and R {found} ms; floors 1, 2, 2 × {1e3 * gather:.1f}", flush=True)
+        print(f"  {step} rows at a time: W, items, μ and R {found} ms; floors 1, 2, 2 × {1e3 * gather:.1f}", flush=True)
 
 
 def encoders(scale, bandwidth):
@@ -250,31 +248,28 @@ def passes_of_a_sweep(matrix, start, bandwidth):
     clusters = backend._clusters(ties, data)
     α, nnz, row = torch.ones(len(W), device="cuda"), matrix.nnz, 4 * K
     S = backend._sum_clusters(H, clusters)
-    shares = passes.allocate(data, W, H, 1e-25, True)[0]
-    excess, unseen, _ = passes.tie(data, W, H, W @ S.T, clusters, α)
+    shares, excess = passes.allocate(data, W, H, 1e-25, True)[0], passes.tie(data, W, H, S, clusters, α, True)[0]
     users, items, of_clusters = row * len(W), row * len(H), 4 * N_CLUSTERS * len(W)
     newer = W * 1.1  # the items' sums read geometric means and means, which are not the same table
     one, other = torch.ones(1, 1, device="cuda"), H * 1.1
     table = [
         ("allocate, users", lambda: passes.allocate(data, W, H, 1e-25, True), 12 * nnz + 2 * users + items, nnz * row),
         ("sum clusters", lambda: backend._sum_clusters(H, clusters), items, 0),
-        ("means · cluster sums", lambda: W @ S.T, users + of_clusters, 0),
-        ("tie", lambda: passes.tie(data, W, H, unseen.clone(), clusters, α),
-         24 * nnz + users + items + 4 * of_clusters, nnz * row),
-        ("expose, users", lambda: passes.sum_users(data, excess, H), 8 * nnz + users + items, nnz * row),
-        ("expose clusters, users", lambda: newer.addmm_(unseen, S).clamp_min_(0), of_clusters + 3 * users, 0),
+        ("μ", lambda: passes.intensities(data, W, H), 8 * nnz + users + items, nnz * row),
+        ("tie, with μ", lambda: passes.tie(data, W, H, S, clusters, α, True),
+         30 * nnz + 5 * users + 2 * items + 6 * of_clusters, 2 * nnz * row),
         ("posterior, users", lambda: passes.gamma_moments(1.0, one, W, newer), 4 * users, 0),
-        ("sums, items", lambda: passes.sum_items(data, shares, W, excess, newer), 16 * nnz + 2 * users + 2 * items,
-         2 * nnz * row),
-        ("clusters, items", lambda: backend._sum_rows(W, unseen), users + of_clusters, 0),
+        ("allocated, items", lambda: passes.sum_items(data, shares, W, H), 12 * nnz + users + 2 * items, nnz * row),
+        ("exposed, items", lambda: passes.sum_items(data, excess, newer), 12 * nnz + users + items, nnz * row),
+        ("clusters, items", lambda: backend._sum_rows(W, newer), users + of_clusters, 0),
         ("posterior, items", lambda: passes.gamma_moments(1.0, one, H, other), 4 * items, 0),
-        ("k-means", lambda: backend.cluster(Point(start[1]), N_CLUSTERS, np.random.RandomState(0)), 0, 0),
+        ("ties", lambda: backend.cluster(Point(start[1]), N_CLUSTERS, np.random.RandomState(0)), 0, 0),
     ]  # fmt: skip
     print(f"  {'pass':24} {'ms':>7} {'once':>7} {'gather':>7}")
     for name, function, once, gathered in table:
         print(f"  {name:24} {1e3 * seconds(function):7.2f} {1e3 * once / bandwidth:7.2f} "
               f"{1e3 * gathered / bandwidth:7.2f}", flush=True)  # fmt: skip
-    return data, W, clusters, α
+    return data, W, H, clusters, α
 
 
 def whole_fit(matrix, start, n_sweeps=100):

@@ -6,6 +6,7 @@ python benchmarks/peers.py           (extra `bench`: hpfrec and implicit)
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numba
 import numpy as np
@@ -17,7 +18,7 @@ from nbmf.backends.counts import Counts
 from nbmf.backends.cpu.passes import Cpu
 from nbmf.estimators.nbmf import NBMF
 from nbmf.inference.cavi import CAVI
-from nbmf.inference.run import State, begin, retie
+from nbmf.inference.run import State, begin, revive
 from nbmf.model import Model
 from nbmf.model.factors import Prior
 from nbmf.model.likelihood import Likelihood, NegativeBinomial, Poisson
@@ -41,7 +42,7 @@ class Ours:
         self.sweep(3)
         if tied:
             self.tying, ties = timed(lambda: tie_items(self.state.items.mean, N_CLUSTERS, rng))
-            self.state = retie(self.state, ties, self.counts, self.backend, sum_users=True)
+            self.state = revive(replace(self.state, ties=ties), self.counts, self.backend, sum_users=True)
 
     def sweep(self, times: int) -> list[float]:
         """Return the seconds of each of some sweeps, each with its objective."""

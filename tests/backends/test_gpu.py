@@ -36,13 +36,12 @@ from nbmf.inference.run import begin
 from nbmf.model import Model
 from nbmf.model.factors import Gamma, Point, Prior
 from nbmf.model.likelihood import NegativeBinomial, Poisson
-from nbmf.model.ties import Ties
+from nbmf.model.ties import Ties, tie_items
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: extra gpu")
 
 from nbmf.backends.gpu import passes as torch_passes  # noqa: E402
 from nbmf.backends.gpu.arrays import ResidentGamma, Tiles, cut  # noqa: E402
-from nbmf.backends.gpu.clusters import cluster_rows  # noqa: E402
 from nbmf.backends.gpu.device import Gpu  # noqa: E402
 from nbmf.backends.gpu.fold import CELL_BYTES, CLUSTER_BYTES, TABLES, batches  # noqa: E402
 
@@ -87,6 +86,7 @@ def test_runs_are_all_non_zeros(matrix, longest, block):
 @pytest.mark.parametrize("n_clusters", [0, 5])
 def test_rows_of_several_runs(backend, n_clusters, monkeypatch):
     monkeypatch.setattr("nbmf.backends.gpu.device.LONGEST_RUN", 3)
+    monkeypatch.setattr("nbmf.backends.gpu.arrays.LEAST_CUT", 2)
     backend = Gpu(kernels=backend.kernels, block=4)
     counts = Counts.of(sp.csr_array(small_matrix(9, 12)), np.dtype(np.float64))
     rng = np.random.default_rng(0)
@@ -242,11 +242,11 @@ def test_clusters_on_the_device_are_nearest_centres():
     rng = np.random.default_rng(0)
     truth = rng.integers(0, 4, 300)
     rows = np.eye(4)[truth] * 50 + rng.normal(0, 1, (300, 4))
-    labels = cluster_rows(torch.from_numpy(rows), 4, np.random.RandomState(0))
+    labels, again = (Gpu().cluster(Point(rows), 4, np.random.RandomState(0)).labels for _ in range(2))
     assert len(set(zip(truth.tolist(), labels.tolist(), strict=True))) == 4
-    again = cluster_rows(torch.from_numpy(rows), 4, np.random.RandomState(0))
     assert labels.tobytes() == again.tobytes()
-    assert set(cluster_rows(torch.ones(5, 2), 3, np.random.RandomState(0))) <= {0, 1, 2}
+    assert labels.tobytes() == tie_items(rows, 4, np.random.RandomState(0)).labels.tobytes()
+    assert set(Gpu().cluster(Point(np.ones((5, 2))), 3, np.random.RandomState(0)).labels) <= {0, 1, 2}
 
 
 def with_unknown(matrix):

@@ -164,7 +164,7 @@ class OnHost:
         return Point(np.minimum(quotient, largest(value.dtype), dtype=value.dtype))
 
     def cluster(self, items: Factor, n_clusters: int, rng: np.random.RandomState) -> Ties:
-        """Tie items that are alike by k-means on their means."""
+        """Tie items that are alike."""
         return tie_items(items.mean, n_clusters, rng)
 
 

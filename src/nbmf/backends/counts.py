@@ -8,13 +8,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from nbmf.backends.threads import hand_out
 from nbmf.data.ids import check_same
 from nbmf.data.interactions import Ids, Interactions, canonical
 
 BLOCK_USERS = 16_896
-BLOCK_ON_DEVICE = 1 << 17  # the same for the larger cache of a GPU
+BLOCK_ON_DEVICE = 1 << 16  # the same for the larger cache of a GPU
 SMALL_COUNT = 1e6  # below which a table of how often each is there is small
-CHUNK = 1 << 20  # non-zeros looked at together
+CHUNK, COUNTING_THREADS = 1 << 20, 4  # non-zeros looked at together, and by how many threads
 UNKNOWN = -1.0  # in the place of a count
 
 
@@ -44,15 +45,22 @@ class Counts:
     def values(self) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
         """The distinct counts, and how often each occurs."""
         stored = self.by_user.data
-        pieces = [stored[start : start + CHUNK] for start in range(0, len(stored), CHUNK)]
-        small = pieces and stored.max() < SMALL_COUNT
-        if small and all(np.all(np.rint(piece) == piece) for piece in pieces):  # sorting would take far longer
-            times = np.zeros(int(stored.max()) + 1, np.intp)
-            for piece in pieces:
-                times += np.bincount(np.maximum(piece, 0).astype(np.intp), minlength=len(times))
-            times[:1] = 0  # unknown cells
-            values = np.flatnonzero(times)
-            return values.astype(np.float64), times[values]
+        if len(stored) and stored.max() < SMALL_COUNT:  # sorting would take far longer
+            times, size = [], int(stored.max()) + 1
+
+            def count(start: int) -> None:
+                piece = stored[start : start + CHUNK]
+                whole = piece.astype(np.int32)
+                if np.array_equal(whole, piece):
+                    times.append(np.bincount(np.maximum(whole, 0, out=whole), minlength=size))
+
+            starts = range(0, len(stored), CHUNK)
+            hand_out(count, starts, min(len(starts), COUNTING_THREADS))
+            if len(times) == len(starts):
+                total = np.sum(times, axis=0)
+                total[:1] = 0  # unknown cells
+                values = np.flatnonzero(total)
+                return values.astype(np.float64), total[values]
         return np.unique(stored[stored > 0].astype(np.float64), return_counts=True)
 
     @property

@@ -23,13 +23,10 @@ from nbmf.estimators.findings import misfit
 from nbmf.estimators.fit import FactorFit
 from nbmf.inference.checkpoints import Checkpoints, Origin, read_checkpoint, resumed
 from nbmf.inference.progress import Progress
-from nbmf.inference.run import Ending, Snapshot, State, Until, begin, run
+from nbmf.inference.run import Ending, Snapshot, State, Tie, Until, begin, run
 from nbmf.model import Model
-from nbmf.model.factors import Array, Factor, Point
-from nbmf.model.ties import Ties
+from nbmf.model.factors import Array, Point
 from nbmf.storage.container import Path
-
-Tie = Callable[[Factor], Ties]
 
 HEAVY_LARGEST, HEAVY_MEAN = 1000, 50  # counts, and means of those that are not 0, from which a fit takes long
 
@@ -169,7 +166,7 @@ def conduct(
     if found.ending is Ending.INTERRUPTED:
         warnings.warn(f"fit interrupted: the model is that of sweep {kept.sweep}", stacklevel=3)
     if found.ending is Ending.MAX_ITER and until.tol > 0 and control.stopping is None:
-        gain = (kept.objective - kept.before) / abs(kept.before) if kept.before else np.inf
+        gain = (kept.objective - kept.before) / abs(kept.before) if kept.before and np.isfinite(kept.before) else np.inf
         warnings.warn(
             f"{type(settings).__name__} has not converged after max_iter={until.max_iter} sweeps: the last one raised "
             f"the objective by {gain:.1e} of its size, and tol is {until.tol:g}; {more_sweeps(settings)}{hint}",

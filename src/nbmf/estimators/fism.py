@@ -16,7 +16,6 @@ from nbmf.estimators.factorization import CHEAP_CELLS, Factorization
 from nbmf.estimators.factorize import (
     Control,
     Data,
-    Tie,
     as_number,
     check_seed,
     check_stopping,
@@ -26,7 +25,7 @@ from nbmf.estimators.factorize import (
 )
 from nbmf.estimators.grow import check_refresh
 from nbmf.inference.encoder import EncoderMM, joined
-from nbmf.inference.run import Algorithm, State, observe, total_log_base
+from nbmf.inference.run import Algorithm, State, Tie, observe, total_log_base
 from nbmf.model import Model
 from nbmf.model.factors import Array, Prior
 from nbmf.model.likelihood import Likelihood, NegativeBinomial, Poisson

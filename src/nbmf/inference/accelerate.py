@@ -44,7 +44,7 @@ class Accelerated:
         first, second = state.trail
         length = _step_length(first, second, here)
         for _ in range(TRIES):
-            if length <= 1:
+            if length <= 1 or state.retie is not None:  # the objective of other ties is no safeguard
                 break
             users, items = _factors_at(_extrapolate(first, second, here, length), state, backend)
             arguments = counts, backend, users, items, state.ties, state.log_base

@@ -24,7 +24,7 @@ class CAVI:
 
     def step(self, state: State, counts: Counts, backend: Backend) -> State:
         """Return the state after one sweep."""
-        ties, log_base = state.ties, state.log_base
+        log_base = state.log_base
         model = with_priors(state.model, state.users, state.items, self.learned)
         users = backend.conditional(model.user_prior, state.inferred.user_sums)  # Eq. (update_w)
         item_sums = backend.sum_by_item(counts, state.inferred, users)
@@ -32,6 +32,7 @@ class CAVI:
         if group := self.learned.likelihood:
             found = Inferred(state.inferred, item_sums)
             return observe_learning(model, state, counts, backend, (users, items), group, found)
+        ties = state.next_ties(items)
         del state, item_sums  # frees the memory of the old allocations and exposures for the new ones
         return observe(model, counts, backend, users, items, ties, log_base)  # Eqs. (update_c), (update_a)
 

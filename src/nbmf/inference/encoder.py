@@ -29,9 +29,9 @@ class EncoderMM:
         """Return the state after one sweep."""
         data, passes = cast("EncoderCounts", counts), cast("EncoderBackend", backend)
         found = [self._improve(inferred, data, passes) for inferred in cast("Any", state.inferred).starts]
-        model, ties, log_base = state.model, state.ties, state.log_base
-        del state  # frees the memory of the old allocations and exposures for the new ones
         users, items = joined(found, data)
+        model, ties, log_base = state.model, state.next_ties(items), state.log_base
+        del state  # frees the memory of the old allocations and exposures for the new ones
         return observe(model, counts, backend, users, items, ties, log_base)
 
     def _improve(self, inferred: Any, counts: EncoderCounts, backend: Any) -> tuple[Point, Point]:

@@ -65,8 +65,9 @@ def observe_learning(
     model: Model, before: State, counts: Counts, backend: Backend, sides: tuple[Factor, Factor], group: str, q: Inferred
 ) -> State:
     """Confront new factors with the data under a better likelihood, or under the old one if that is no better."""
-    fixed = (counts, backend, *sides, before.ties)
-    if before.users.kind == sides[0].kind:  # a start has no objective to improve on
+    fixed = (counts, backend, *sides, before.next_ties(sides[1]))
+    # a start has no objective to improve on, and that of other ties is no measure
+    if before.users.kind == sides[0].kind and before.retie is None:
         better = replace(model, likelihood=better_likelihood(model.likelihood, counts, backend, group, q))
         after = observe(better, *fixed, total_log_base(better.likelihood, counts))
         if after.objective >= before.objective:

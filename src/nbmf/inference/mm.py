@@ -18,12 +18,12 @@ class MM:
 
     def step(self, state: State, counts: Counts, backend: Backend) -> State:
         """Return the state after one sweep."""
-        model, ties = state.model, state.ties
+        model = state.model
         item_sums = backend.sum_by_item(counts, state.inferred, state.users)
         items = backend.quotient(state.items, item_sums)  # Eq. (nmfH)
-        between = backend.expect(counts, Given(state.users, items, model.likelihood, ties))
+        between = backend.expect(counts, Given(state.users, items, model.likelihood, state.ties))
         users = backend.quotient(state.users, between.user_sums)  # Eq. (nmfW)
         if group := self.learned.likelihood:
             found = Inferred(state.inferred, item_sums)
             return observe_learning(model, state, counts, backend, (users, items), group, found)
-        return observe(model, counts, backend, users, items, ties, state.log_base, sum_users=False)
+        return observe(model, counts, backend, users, items, state.next_ties(items), state.log_base, sum_users=False)

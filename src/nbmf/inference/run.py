@@ -19,6 +19,8 @@ from nbmf.model.factors import Array, Factor, Point
 from nbmf.model.likelihood import Likelihood
 from nbmf.model.ties import REFRESHED_AFTER, Ties
 
+Tie = Callable[[Factor], Ties]
+
 ROUNDING = 32  # allowed fall, in units of the last place of what is summed up in an objective
 PATIENCE = 10  # sweeps that must have gained nothing before a fall within rounding means that a fit stands still
 ENTROPY = 16  # size of the terms whose sum is the entropy of a gamma
@@ -36,6 +38,11 @@ class State:
     objective: float  # ELBO, or log-likelihood for points; higher is better
     log_base: float  # the part of the objective that does not depend on the factors
     trail: tuple[tuple[Array, ...], ...] = ()  # parameters of earlier states, for algorithms that extrapolate
+    retie: Tie | None = None  # makes the ties of the next state, if they are not these
+
+    def next_ties(self, items: Factor) -> Ties | None:
+        """Return the ties of the next state, whose items these are."""
+        return self.ties if self.retie is None else self.retie(items)
 
     @property
     def inferred(self) -> Expectation:
@@ -85,22 +92,19 @@ def observe(
     Points have no KL, and λ = μ makes the rest the log-likelihood.
     """
     expectation = backend.expect(counts, Given(users, items, model.likelihood, ties), sum_users=sum_users)
-    objective = log_base + expectation.log_evidence
-    for factor, prior in ((users, model.user_prior), (items, model.item_prior)):
-        objective -= factor.divergence(prior)
+    divergences = [side.divergence(of) for side, of in ((users, model.user_prior), (items, model.item_prior))]
+    objective = log_base + expectation.log_evidence  # asked for last: a device has by then all of a sweep to do
+    for divergence in divergences:
+        objective -= divergence
     return State(model, users, items, ties, expectation, objective, log_base)
-
-
-def retie(state: State, ties: Ties | None, counts: Counts, backend: Backend, *, sum_users: bool) -> State:
-    """Change the ties: the same factors under another bound, whose value is the new objective."""
-    model, users, items, log_base = state.model, state.users, state.items, state.log_base
-    del state  # as in CAVI.step
-    return observe(model, counts, backend, users, items, ties, log_base, sum_users=sum_users)
 
 
 def revive(state: State, counts: Counts, backend: Backend, *, sum_users: bool) -> State:
     """Return a kept state with its allocations and exposures computed again."""
-    return replace(retie(state, state.ties, counts, backend, sum_users=sum_users), trail=state.trail)
+    sides = state.users, state.items, state.ties
+    return replace(
+        observe(state.model, counts, backend, *sides, state.log_base, sum_users=sum_users), trail=state.trail
+    )
 
 
 class Algorithm(Protocol):
@@ -200,7 +204,7 @@ def run(
     backend: Backend,
     until: Until,
     *,
-    tie: Callable[[Factor], Ties] | None = None,
+    tie: Tie | None = None,
     resume: Snapshot | None = None,
     watch: Callable[[Snapshot], bool | None] = lambda snapshot: None,
 ) -> Run:
@@ -211,8 +215,8 @@ def run(
     state : State
         Where to start, with its allocations and exposures.
     tie : callable, optional
-        Makes ties from the items. They are refreshed after the sweeps `ties.REFRESHED_AFTER`. A run that would stop
-        before the last of those refreshes them once more and continues.
+        Makes ties from the items. The sweeps `ties.REFRESHED_AFTER` end with new ones, so their objectives are those
+        of another bound. A run that would stop before the last of those refreshes ties once more and continues.
     resume : Snapshot, optional
         What to continue from; `state` is its state.
     watch : callable
@@ -230,11 +234,10 @@ def run(
             # and may let go of them.
             handed = [state]
             del state
-            if tie is not None and pending and (settled or last.sweep == pending[0]):
-                ties, sum_users = tie(last.state.items), algorithm.begins_with_users
-                handed.append(retie(handed.pop(), ties, counts, backend, sum_users=sum_users))
-                pending = () if settled else pending[1:]
             before, allowed = handed[0].objective, rounding(handed[0], counts)
+            if tie is not None and pending and (settled or last.sweep + 1 >= pending[0]):
+                handed.append(replace(handed.pop(), retie=tie))
+                before, pending = -math.inf, () if settled else tuple(n for n in pending if n > last.sweep + 1)
             state = algorithm.step(handed.pop(), counts, backend)
             if not state.objective - before >= -allowed:
                 raise FallingObjectiveError(

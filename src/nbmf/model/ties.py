@@ -3,9 +3,11 @@
 Only the zeros make the exposures a dense matrix. Let all zero cells of user u in cluster c share one q(a): that is a
 smaller variational family, so the objective stays a lower bound, and its optimum sets their intensity to the mean m_uc
 over those cells. Passes then cost O((nnz + U·C)K) instead of O(U·I·K). One cluster per item is the exact algorithm.
+
+A cluster has the items nearest to one of C centres, and the centres are items far apart. That is the start of k-means;
+moving the centres on gained nothing (docs/performance.md).
 """
 
-import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,6 +17,9 @@ from numpy.typing import NDArray
 
 REFRESHED_AFTER = (1, 2, 4, 8, 16, 32)
 """Sweeps after which the items are clustered again; later the clusters are frozen, so the objective can converge."""
+
+SAMPLED = 8  # items drawn for each centre
+BLOCK = 1 << 15  # items whose distances are held at a time
 
 
 @dataclass(frozen=True)
@@ -32,16 +37,53 @@ class Ties:
 
 
 def tie_items(item_means: NDArray[Any], n_clusters: int, rng: np.random.RandomState) -> Ties:
-    """Cluster the items by k-means on their mean factors: similar ⟨h_i⟩ mean similar intensities for every user."""
+    """Cluster the items by their mean factors: similar ⟨h_i⟩ mean similar intensities for every user."""
     n_items = len(item_means)
     if n_clusters >= n_items:
         return Ties(np.arange(n_items, dtype=np.int32), n_items)
-    from sklearn.cluster import KMeans  # noqa: PLC0415 (slow to import, and only tied exposures need it)
-    from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415
-    from threadpoolctl import threadpool_limits  # noqa: PLC0415
+    from threadpoolctl import threadpool_limits  # noqa: PLC0415 (slow to import)
 
-    with threadpool_limits(1), warnings.catch_warnings():  # its sums depend on the number of threads
-        # items without counts are all alike, so there may be fewer clusters than requested and some stay empty
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        found = KMeans(n_clusters, n_init=1, max_iter=10, tol=0, random_state=rng).fit(item_means)
-    return Ties(found.labels_.astype(np.int32), n_clusters)
+    with threadpool_limits(1):  # sums depend on the number of threads
+        rows = item_means - item_means.mean(axis=0)  # differences of distances then keep more digits
+        drawn, weights = draw_far(np.einsum("ik,ik->i", rows, rows), n_clusters, rng)
+        centres = rows[drawn[far_apart(rows[drawn], weights, rng.random_sample(n_clusters))]]
+        starts = range(0, n_items, BLOCK)
+        return Ties(np.concatenate([nearest(rows[start : start + BLOCK], centres) for start in starts]), n_clusters)
+
+
+def draw_far(
+    distances: NDArray[Any], n_clusters: int, rng: np.random.RandomState
+) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """Draw items among which to look for centres, half of them in proportion to squared distances from the middle.
+
+    Those are the few items of large intensities, where ties matter most. The weights say how many each stands for.
+    """
+    n_items, n_drawn = len(distances), SAMPLED * n_clusters
+    if n_drawn >= n_items:
+        return np.arange(n_items), np.ones(n_items)
+    distances = distances.astype(np.float64)
+    chance = 0.5 / n_items + 0.5 * distances / max(distances.sum(), np.finfo(np.float64).tiny)
+    upto = np.cumsum(chance)
+    found = np.minimum(np.searchsorted(upto, rng.random_sample(n_drawn) * upto[-1]), n_items - 1)
+    drawn, times = np.unique(found, return_counts=True)
+    return drawn, times / chance[drawn]
+
+
+def far_apart(rows: NDArray[Any], weights: NDArray[np.float64], draws: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Draw rows one after another, in proportion to weight × squared distance from those before: k-means++."""
+    rows = rows.astype(np.float64)
+    lengths = np.einsum("ik,ik->i", rows, rows)
+    found, left, distances = np.empty(len(draws), np.intp), weights, np.full(len(rows), np.inf)
+    for n, draw in enumerate(draws):
+        upto = np.cumsum(left)
+        found[n] = min(np.searchsorted(upto, draw * upto[-1]), len(rows) - 1)
+        distances = np.minimum(distances, lengths - 2 * (rows @ rows[found[n]]) + lengths[found[n]])
+        left = weights * np.maximum(distances, 0)  # below 0 is rounding
+    return found
+
+
+def nearest(rows: NDArray[Any], centres: NDArray[Any]) -> NDArray[np.int32]:
+    """Return the number of each row's nearest centre."""
+    lengths = np.einsum("ck,ck->c", centres, centres)
+    labels: NDArray[np.int32] = np.argmin(lengths - 2 * rows @ centres.T, axis=1).astype(np.int32)
+    return labels

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from threading import local
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from scipy.special import gammaln
 
 from nbmf.backends import Array
 from nbmf.backends.counts import Counts
+from nbmf.backends.threads import hand_out
 from nbmf.model.factors import Encoding, Factor, Gamma, Point, Prior
 
 Tensor = Any  # a torch.Tensor; torch is optional, so its types are not relied on
@@ -19,6 +21,8 @@ Tensor = Any  # a torch.Tensor; torch is optional, so its types are not relied o
 Moments = tuple[Tensor, ...]  # the arrays of a `Gamma`
 
 FEW_CLUSTERS = 256  # whose sums are made by a product
+LEAST_CUT = 128  # users of an item from which it pays to gather them block by block
+PIECE, MOVERS = 1 << 24, 8  # bytes that a thread moves between host and device at a time, and such threads
 
 
 def to_device(values: Any, device: Any) -> Tensor:
@@ -26,6 +30,10 @@ def to_device(values: Any, device: Any) -> Tensor:
     if isinstance(values, torch.Tensor):
         return values
     array = np.ascontiguousarray(values)
+    if torch.device(device).type == "cuda" and array.nbytes > PIECE:
+        there = torch.empty(array.shape, dtype=getattr(torch, array.dtype.name), device=device)
+        _move(array, there, out=False)
+        return there
     if not array.flags.writeable:  # a file that is mapped into memory; torch would warn that it might write there
         array = array.copy()
     return torch.from_numpy(array).to(device)
@@ -33,7 +41,36 @@ def to_device(values: Any, device: Any) -> Tensor:
 
 def to_host(values: Any) -> Any:
     """Return a NumPy array of the numbers of a tensor; whatever else comes as it is."""
-    return values.cpu().numpy() if isinstance(values, torch.Tensor) else values
+    if not isinstance(values, torch.Tensor):
+        return values
+    if values.is_cuda and values.nbytes > PIECE:
+        array = np.empty(values.shape, str(values.dtype).removeprefix("torch."))
+        _move(array, values.contiguous(), out=True)
+        return array
+    return values.cpu().numpy()
+
+
+def _move(array: Any, there: Tensor, *, out: bool) -> None:
+    """Copy an array to the device, or out of it, by pieces through pinned memory, which the device reads by itself.
+
+    Several threads copy between the array and pinned memory: one alone is slower than the device.
+    """
+    host, device, step = array.reshape(-1), there.view(-1), PIECE // array.itemsize
+    own = local()
+
+    def move(start: int) -> None:
+        if not hasattr(own, "pinned"):
+            own.pinned = torch.empty(step, dtype=there.dtype, pin_memory=True)
+        part, piece = host[start : start + step], device[start : start + step]
+        pinned = own.pinned[: len(part)]
+        if out:
+            pinned.copy_(piece)
+            np.copyto(part, pinned.numpy())
+        else:
+            np.copyto(pinned.numpy(), part)
+            piece.copy_(pinned)
+
+    hand_out(move, range(0, len(host), step), MOVERS)
 
 
 class Resident:
@@ -108,14 +145,20 @@ class ResidentGamma(Resident, Gamma):
     plain = Gamma
 
     def __init__(self, moments: Moments, prior_rate: float | Array) -> None:
-        # summed now: it is asked for at the end of a sweep, when the device would wait for it
-        totals = torch.stack(moments[3:]).sum(dim=1)
+        # summed and sent now: they are asked for at the end of a sweep, when the device would wait for it
+        totals, sent = torch.stack(moments[3:]).sum(dim=1), None
+        if totals.is_cuda:
+            totals = torch.empty(3, dtype=totals.dtype, pin_memory=True).copy_(totals, non_blocking=True)
+            sent = torch.cuda.current_stream().record_event()
         names = (field.name for field in fields(Gamma) if field.name != "prior_rate")
-        self.__dict__.update(tensors=dict(zip(names, moments, strict=True)), totals=totals, prior_rate=prior_rate)
+        tensors = dict(zip(names, moments, strict=True))
+        self.__dict__.update(tensors=tensors, totals=totals, sent=sent, prior_rate=prior_rate)
 
     @cached_property
     def _totals(self) -> list[float]:
-        """Σ⟨x⟩, Σ⟨ln x⟩ and the entropy, over all entries, in one transfer."""
+        """Σ⟨x⟩, Σ⟨ln x⟩ and the entropy, over all entries."""
+        if self.__dict__["sent"] is not None:
+            self.__dict__["sent"].synchronize()
         found: list[float] = self.__dict__["totals"].tolist()
         return found
 
@@ -163,11 +206,16 @@ class Runs(NamedTuple):
     empty_row: Tensor
 
 
-def cut(indptr: Tensor, columns: Tensor, longest: int, block: int = 0) -> Runs:
-    """Cut rows into runs of at most `longest` non-zeros, whose columns lie in one block of `block`, if not 0."""
+def cut(indptr: Tensor, columns: Tensor, longest: int, block: int = 0, least: int = 0) -> Runs:
+    """Cut rows into runs of at most `longest` non-zeros, whose columns lie in one block of `block`, if not 0.
+
+    Rows of fewer than `least` non-zeros are not cut into blocks: adding up their parts would take too long.
+    """
     device, n_rows, nnz = indptr.device, len(indptr) - 1, len(columns)
     row_of = torch.repeat_interleave(torch.arange(n_rows, device=device), torch.diff(indptr))
-    part = columns.long() // block if block else torch.zeros_like(row_of)
+    part = torch.zeros_like(row_of)
+    if block:
+        part = torch.where(torch.diff(indptr)[row_of] < least, part, columns.long() // block)
     new = torch.ones(nnz, dtype=torch.bool, device=device)
     new[1:] = (row_of[1:] != row_of[:-1]) | (part[1:] != part[:-1])
     starts = new.nonzero().ravel()
@@ -183,8 +231,10 @@ def cut(indptr: Tensor, columns: Tensor, longest: int, block: int = 0) -> Runs:
     split_last = torch.cumsum(of_row[split_row], 0)
     split = of_row[row] > 1
     slot = torch.where(split, torch.cumsum(split, 0) - 1, -1)
-    # the runs of a block come together: the rows that they gather are then still in the cache
-    order = torch.argsort(part[first], stable=True)
+    # the runs of a block come together: the rows that they gather are then still in the cache. In a block, those of
+    # like length do, which one program walks over side by side
+    order = torch.argsort(last - first, descending=True, stable=True)
+    order = order[torch.argsort(part[first[order]], stable=True)]
     row, first, last, slot = (values[order] for values in (row.int(), first, last, slot.int()))
     splits = split_row.int(), split_last - of_row[split_row], split_last
     n_slots = int(split_last[-1]) if len(split_last) else 0
@@ -195,6 +245,7 @@ class Clusters(NamedTuple):
     """Ties on the device."""
 
     labels: Tensor  # the cluster of each item
+    of_cells: Tensor  # and of each non-zero's, in as few bytes as will do
     sizes: Tensor
     members: Tensor  # the items of one cluster after another
     belongs: Tensor | None  # items × clusters, 1 where an item is in a cluster; None for more than FEW_CLUSTERS
@@ -206,9 +257,10 @@ class Clusters(NamedTuple):
         sizes, belongs = torch.bincount(labels, minlength=n_clusters), None
         if n_clusters <= FEW_CLUSTERS:
             belongs = (labels[:, None] == torch.arange(n_clusters, device=labels.device)).to(counts.values.dtype)
-        place = counts.rows * n_clusters + labels[counts.columns]
+        of_cells = labels.to(torch.uint8 if n_clusters <= 256 else labels.dtype)[counts.columns]
+        place = counts.rows * n_clusters + of_cells
         stored = torch.bincount(place, minlength=counts.shape[0] * n_clusters).view(-1, n_clusters)
-        return cls(labels, sizes, torch.argsort(labels, stable=True), belongs, (sizes - stored).int())
+        return cls(labels, of_cells, sizes, torch.argsort(labels, stable=True), belongs, (sizes - stored).int())
 
 
 class Tiles(NamedTuple):
@@ -251,6 +303,11 @@ class RowCounts:
         runs = cut(indptr, columns, self.longest)
         return RowCounts(shape, indptr, columns, self.values[cells], self.longest, runs, self.has_unknown)
 
+    @cached_property
+    def by_length(self) -> Tensor:
+        """The users, those with most non-zeros first."""
+        return torch.argsort(torch.diff(self.indptr), descending=True, stable=True).int()
+
     @property
     def rows(self) -> Tensor:
         """The user of each non-zero."""
@@ -288,7 +345,7 @@ class ResidentCounts(RowCounts):
         users = by_user.rows.int()[order]
         indptr = _starts(torch.bincount(by_user.columns, minlength=by_user.shape[1]))
         places = order.int() if len(order) < 2**31 else order
-        runs = cut(indptr, users, longest, block)
+        runs = cut(indptr, users, longest, block, LEAST_CUT)
         return cls(**vars(by_user), item_indptr=indptr, item_users=users, order=places, item_runs=runs)
 
     def add_up(self, values: Tensor, group: str) -> Tensor:

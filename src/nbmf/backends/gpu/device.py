@@ -17,8 +17,7 @@ from nbmf.backends import LEAST_INTENSITY, Array, FoldJob, Folds, Given, Sums, U
 from nbmf.backends.counts import BLOCK_ON_DEVICE, Counts
 from nbmf.backends.gpu import arrays
 from nbmf.backends.gpu import passes as torch_passes
-from nbmf.backends.gpu.arrays import ResidentCounts, RowCounts, Tensor, Tiles, tables, to_device
-from nbmf.backends.gpu.clusters import cluster_rows
+from nbmf.backends.gpu.arrays import ResidentCounts, RowCounts, Tensor, Tiles, tables, to_device, to_host
 from nbmf.backends.gpu.events import LAWS, allocate_events
 from nbmf.backends.gpu.fold import Rows, batches, fetch, joined, settle
 from nbmf.backends.gpu.inflated import Inflated
@@ -28,13 +27,13 @@ from nbmf.backends.slopes import SHAPES, Concentrations, Pair, of_stored, of_uns
 from nbmf.model.factors import Factor, Gamma, Point, Prior, largest
 from nbmf.model.family import ZeroInflatedPoisson
 from nbmf.model.likelihood import Likelihood, NegativeBinomial
-from nbmf.model.ties import Ties, tie_items
+from nbmf.model.ties import Ties, draw_far, far_apart
 
 Tables = tuple[Pair, Pair, Likelihood, Ties | None]  # `Given` with the mean and the geometric mean of each factor
 
 LONGEST_RUN = 512
 BLOCK_ROWS = 4096  # rows summed in single precision before the sum goes to double
-CLUSTERED_ON_DEVICE = 1e9  # items × K × clusters from which k-means on the host would take longer than a sweep
+LABELLED_ROWS = 1 << 18  # whose distances from all centres are held at a time
 
 
 @dataclass(frozen=True)
@@ -121,11 +120,7 @@ class Gpu:
         else:
             clusters = self._clusters(ties, data)
             cluster_sums = self._sum_clusters(H[0], clusters)
-            excess, unseen, log = exposures.tie(data, W[0], H[0], W[0] @ cluster_sums.T, clusters, α[0])
-            if sums:
-                # A_uc S_c has the seen cells too, which the excess has taken off; below 0 is rounding
-                of_stored_cells = passes.sum_users(data, excess, H[0])
-                exposed = of_stored_cells.addmm_(unseen, cluster_sums).clamp_min_(0)
+            excess, unseen, exposed, log = exposures.tie(data, W[0], H[0], cluster_sums, clusters, α[0], sums)
         found = None if allocated is None or exposed is None else Sums(allocated, exposed)
         return ResidentExpectation(found, given, shares, excess, unseen, (*logs, log))
 
@@ -134,12 +129,13 @@ class Gpu:
         ((old_means, geometric), items, likelihood, ties), excess = expectation.given, expectation.excess
         data, means = self._resident(counts), tables(users, self._device)[0]
         passes = self._passes(means, ties)
-        allocated, of_stored_cells = passes.sum_items(data, expectation.shares, geometric, excess, means)
-        allocated = torch_passes.finite(allocated).mul_(items[1])
+        # one after the other: rows of both tables would crowd each other out of the cache
+        allocated = passes.sum_items(data, expectation.shares, geometric, items[1])
+        of_stored_cells = None if excess is None else passes.sum_items(data, excess, means)
         if not likelihood.has_exposure:
             exposed = self._sum_rows(means)[None, :]
             if data.has_unknown:
-                left_out = passes.sum_items(data, (data.values < 0).double(), means.double(), None, None)[0]
+                left_out = passes.sum_items(data, (data.values < 0).double(), means.double())
                 exposed = torch_passes.sum_known(left_out, *_unknown(data)[::-1], means)
             return Sums(allocated, exposed.to(means.dtype))
         if ties is None:
@@ -165,11 +161,17 @@ class Gpu:
         return arrays.ResidentPoint(_quotient(allocated, exposed, value, value.dtype))
 
     def cluster(self, items: Factor, n_clusters: int, rng: np.random.RandomState) -> Ties:
-        """Tie items that are alike; few ones by the host, as `cpu` does."""
-        n_items, n_components = items.dimensions
-        if n_clusters >= n_items or n_items * n_components * n_clusters < CLUSTERED_ON_DEVICE:
-            return tie_items(items.mean, n_clusters, rng)
-        return Ties(cluster_rows(tables(items, self._device)[0], n_clusters, rng), n_clusters)
+        """Tie items that are alike, as `ties.tie_items` does: the host draws centres, the device finds the nearest."""
+        means = tables(items, self._device)[0]
+        if n_clusters >= len(means):
+            return Ties(np.arange(len(means), dtype=np.int32), len(means))
+        rows = means - means.mean(dim=0)
+        drawn, weights = draw_far(to_host(rows.square().sum(dim=1)), n_clusters, rng)
+        some = rows[to_device(drawn, self._device)]
+        centres = some[to_device(far_apart(to_host(some), weights, rng.random_sample(n_clusters)), self._device)]
+        lengths = centres.square().sum(dim=1)
+        labels = [(lengths - 2 * part @ centres.T).argmin(dim=1) for part in rows.split(LABELLED_ROWS)]
+        return Ties(to_host(torch.cat(labels).int()), n_clusters)
 
     def slopes(self, counts: Counts, expectation: ResidentExpectation, group: str) -> Pair:
         """∂/∂α and ∂²/∂α² of the log-evidence: of all cells as if their counts were 0, corrected in the stored ones."""
@@ -280,12 +282,14 @@ class Gpu:
 
     def _sum_rows(self, values: Tensor, weights: Tensor | None = None) -> Tensor:
         """Σ over rows of values, or of weightsᵀ values: rows by blocks in their precision, blocks in double."""
-        if weights is None:
-            return values.sum(dim=0, dtype=torch.float64)
         whole = len(values) - len(values) % BLOCK_ROWS
-        a, b = (table[:whole].view(-1, BLOCK_ROWS, table.shape[1]) for table in (weights, values))
-        blocks = torch.bmm(a.transpose(1, 2), b).sum(dim=0, dtype=torch.float64)
-        return blocks + (weights[whole:].T @ values[whole:]).double()
+        blocks, rest = values[:whole].view(-1, BLOCK_ROWS, values.shape[1]), values[whole:]
+        if weights is None:  # summing to double would first make doubles of all of them
+            sums, last = blocks.sum(dim=1), rest.sum(dim=0)
+        else:
+            of_blocks = weights[:whole].view(-1, BLOCK_ROWS, weights.shape[1])
+            sums, last = torch.bmm(of_blocks.transpose(1, 2), blocks), weights[whole:].T @ rest
+        return sums.sum(dim=0, dtype=torch.float64) + last.double()
 
     def _sum_clusters(self, values: Tensor, clusters: arrays.Clusters) -> Tensor:
         if clusters.belongs is not None:  # one cluster may have most of the items: a product takes as long for any

@@ -187,17 +187,15 @@ class GpuEncoder(Gpu):
         hidden = passes.sum_users(data, data.inputs, V)
         beyond, own = self._by_item(data, exposed.excess, exposed.exposures * data.inputs)
         found = self._sum_rows(hidden, exposed.unseen)[labels]
-        found += passes.sum_items(data, exposed.excess, hidden, None, None)[0]
+        found += passes.sum_items(data, exposed.excess, hidden)
         found += data.penalty * V.sum(dim=0, dtype=torch.float64) - (own + data.penalty)[:, None] * V
         known = exposed.unseen.sum(dim=0, dtype=torch.float64)[labels] + beyond
         return torch.cat((found, known[:, None]), dim=1).clamp_min_(0).to(V.dtype)
 
     def _by_item(self, data: ResidentInputs, *weights: Tensor) -> list[Tensor]:
-        """Sum one or two weights of the stored cells for each item, in double precision."""
+        """Sum weights of the stored cells for each item, in double precision."""
         ones = torch.ones(data.shape[0], 1, dtype=torch.float64, device=data.inputs.device)
-        more = (weights[1], ones) if weights[1:] else (None, None)
-        found = self._passes(ones, None).sum_items(data, weights[0], ones, *more)
-        return [sums[:, 0] for sums in found[: len(weights)]]
+        return [self._passes(ones, None).sum_items(data, each, ones)[:, 0] for each in weights]
 
     def _ties(self, given: Given, data: ResidentInputs) -> Ties:
         """Return the clusters whose unseen cells share an exposure: without ties each item's, or all if all have 1."""

@@ -12,7 +12,7 @@ import torch
 
 from nbmf.backends.gpu.arrays import Clusters, RowCounts, Tensor, Tiles
 from nbmf.backends.gpu.events import BLOCK
-from nbmf.backends.gpu.passes import Found, row_blocks
+from nbmf.backends.gpu.passes import Found, Tied, expose_tied, row_blocks
 
 TILE = 1 << 23  # cells of a block of rows
 
@@ -35,11 +35,18 @@ class Inflated:
         return excess, self.walks.sum_users(counts, excess, items) if sum_users else None, total
 
     def tie(
-        self, counts: RowCounts, users: Tensor, items: Tensor, mass: Tensor, clusters: Clusters, π_users: Tensor
-    ) -> Found:
-        """Tied exposures, from ⟨w_u⟩·S_c, which become A_uc: 1 − A_uc of a count, or −A_uc of an unknown cell."""
+        self,
+        counts: RowCounts,
+        users: Tensor,
+        items: Tensor,
+        cluster_sums: Tensor,
+        clusters: Clusters,
+        π_users: Tensor,
+        wanted: bool,
+    ) -> Tied:
+        """Tied exposures; the excess is 1 − A_uc of a count, or −A_uc of an unknown cell."""
         excess, total = self.walks.intensities(counts, users, items), _zero(users)
-        unseen = mass.sub_(sum_by_cluster(self.walks, counts, excess, clusters))
+        unseen = (users @ cluster_sums.T).sub_(sum_by_cluster(self.walks, counts, excess, clusters))
         for rows in row_blocks(len(unseen), unseen.shape[1], TILE):
             n_unseen, π = clusters.n_unseen[rows], π_users[rows, None]
             mean = unseen[rows].clamp_min(0) / n_unseen.clamp_min(1)  # below 0 is rounding
@@ -50,7 +57,8 @@ class Inflated:
             total -= torch.where(known, μ, 0).sum(dtype=torch.float64)
             shared = unseen[counts.rows_of(cells), clusters.labels[counts.columns[cells]].long()]
             excess[cells] = known.to(μ.dtype) - shared
-        return excess, unseen, total
+        exposed = expose_tied(counts, excess, unseen, items, cluster_sums, self.walks) if wanted else None
+        return Tied(excess, unseen, exposed, total)
 
     def expose_tiles(
         self, tiles: Tiles, *, logs: bool, sums: bool, precision: str = "float32"

@@ -6,7 +6,7 @@ array of non-zeros × K or users × items exists as a whole.
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -28,6 +28,15 @@ class Encoded(NamedTuple):
     allocated: Tensor
     log: Tensor
     intensities: Sequence[Tensor]
+
+
+class Tied(NamedTuple):
+    """By how much a non-zero's exposure exceeds A_uc, A_uc, each user's sums of exposures if wanted, log-evidence."""
+
+    excess: Tensor
+    unseen: Tensor
+    exposed: Tensor | None
+    log: Tensor
 
 
 class Others(NamedTuple):
@@ -100,10 +109,18 @@ def expose(counts: RowCounts, users: Tensor, items: Tensor, α_users: Tensor, α
     return excess, exposed if sum_users else None, total
 
 
-def tie(counts: RowCounts, users: Tensor, items: Tensor, mass: Tensor, clusters: Clusters, α_users: Tensor) -> Found:
-    """Eq. (update_a) for tied exposures, from ⟨w_u⟩·S_c: by how much a non-zero's exceeds A_uc, A_uc, the evidence."""
-    n_clusters = mass.shape[1]
-    excess, unseen, total = torch.empty_like(counts.values), mass.clone(), _zero(users)
+def tie(
+    counts: RowCounts,
+    users: Tensor,
+    items: Tensor,
+    cluster_sums: Tensor,
+    clusters: Clusters,
+    α_users: Tensor,
+    wanted: bool,
+) -> Tied:
+    """Eq. (update_a) for tied exposures, from S_c."""
+    n_clusters = len(cluster_sums)
+    excess, unseen, total = torch.empty_like(counts.values), users @ cluster_sums.T, _zero(users)
     for rows, cells, lengths in _blocks(counts.indptr, max(users.shape[1], n_clusters)):
         columns = counts.columns[cells]
         label, y = clusters.labels[columns].long(), counts.values[cells]
@@ -119,7 +136,15 @@ def tie(counts: RowCounts, users: Tensor, items: Tensor, mass: Tensor, clusters:
         α = α_users[rows][row]
         excess[cells] = (α + torch.where(y < 0, -α, y)) / (α + μ) - unseen[rows][row, label]
         total -= _log_evidence(y, μ, α, 1.0)
-    return excess, unseen, total
+    return Tied(excess, unseen, expose_tied(counts, excess, unseen, items, cluster_sums) if wanted else None, total)
+
+
+def expose_tied(
+    counts: RowCounts, excess: Tensor, unseen: Tensor, items: Tensor, cluster_sums: Tensor, walks: Any = None
+) -> Tensor:
+    """Sum tied exposures for each user; A_uc S_c has the seen cells too, which the excess has taken off."""
+    of_stored_cells = (walks.sum_users if walks else sum_users)(counts, excess, items)
+    return of_stored_cells.addmm_(unseen, cluster_sums).clamp_min_(0)  # below 0 is rounding
 
 
 def sum_users(counts: RowCounts, weights: Tensor, items: Tensor) -> Tensor:
@@ -127,11 +152,10 @@ def sum_users(counts: RowCounts, weights: Tensor, items: Tensor) -> Tensor:
     return _sum_gathered(counts.indptr, counts.columns, weights, items)
 
 
-def sum_items(counts: ResidentCounts, shares: Tensor, geometric: Tensor, excess: Tensor, means: Tensor) -> Pair:
-    """Σ over each item's non-zeros of share times geometric mean of the user, and of excess, if any, times mean."""
-    walk, order = (counts.item_indptr, counts.item_users), counts.order
-    allocated = _sum_gathered(*walk, shares[order], geometric)
-    return allocated, None if excess is None else _sum_gathered(*walk, excess[order], means)
+def sum_items(counts: ResidentCounts, weights: Tensor, table: Tensor, own: Tensor | None = None) -> Tensor:
+    """Σ over each item's non-zeros of a weight times the user's row, and times the item's own row if there are some."""
+    sums = _sum_gathered(counts.item_indptr, counts.item_users, weights[counts.order], table)
+    return sums if own is None else finite(sums).mul_(own)
 
 
 def encode(

@@ -1,6 +1,8 @@
 """The passes of the gpu backend by Triton's kernels; passes.py says what each function means."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,18 +11,20 @@ import triton
 from nbmf.backends.encoder import OWN
 from nbmf.backends.gpu import encoder_kernels, kernels, passes
 from nbmf.backends.gpu.arrays import Clusters, Moments, ResidentCounts, RowCounts, Runs, Tensor, Tiles
-from nbmf.backends.gpu.passes import Encoded, Found, Others
-from nbmf.backends.slopes import Pair
+from nbmf.backends.gpu.passes import Encoded, Found, Others, Tied
 
 MOST_CLUSTERS = 1024  # one program can hold no more
 MOST_COMPONENTS = 512
-ROWS_OF_GAMMAS = 4
+ROWS_OF_GAMMAS = 8
 SHARED_ROWS = 16
-STEP, WARPS = 16, 1  # columns that a program gathers at a time, and its warps
-TIE_STEP, TIE_WARPS = 32, 1
-LOG_BLOCK = 1024  # non-zeros whose logarithms a program adds up
+MULTIPLIED_ROWS, MULTIPLY_WARPS, MOST_MULTIPLIED = 32, 2, 128  # rows times a table, and the table's longest side
+WARP_BYTES = 512  # that a warp asks for at once: a run's row of a table, or the rows of several runs
+STEP, WARPS = 16, 1  # rows of each run that a program gathers at a time, and its warps
 ITEM_STEP = 8
-TILE_BYTES = 4096  # of a table that a program of an encoder's walks gathers at a time: a quarter of a warp's registers
+TIE_ROWS, TIE_STEP, TIE_WARPS = 4, 8, 1
+LOG_BLOCK = 1024  # non-zeros whose logarithms a program adds up
+JOIN_STEP = 16
+ENCODER_STEP = 4  # an eighth of a warp's registers for each of two tables
 MOST_TILED = 128
 # rows and columns of a tile, warps, stages and registers, by the type of the factors and whether logarithms are wanted:
 # the fastest on an H200 for K = 64 (benchmarks/gpu.py --tune)
@@ -37,65 +41,84 @@ FEW = 0.25  # mean of μ/α of a row up to which its sums are made of 1 − expo
 def allocate(counts: RowCounts, users: Tensor, items: Tensor, least: float, sum_users: bool) -> Found:
     """Eq. (update_c)."""
     runs, shares = counts.user_runs, torch.empty_like(counts.values)
-    sums, partials, _ = _places(runs, users)
+    sums, partials = _places(runs, users)
     least_of = torch.full((1,), least, dtype=users.dtype, device=users.device)
     arguments = (counts.columns, counts.values, users, items, least_of, shares, sums, partials)
-    settings = {**_sizes(users), "STEP": STEP, "SUMS": sum_users, "MOST": torch.finfo(users.dtype).max}
-    _launch(kernels.allocate_runs, len(runs.row), WARPS, *runs[:4], *arguments, **settings)
+    settings = {"SUMS": sum_users, "MOST": torch.finfo(users.dtype).max}
+    _walk(kernels.allocate_runs, runs, users, STEP, WARPS)(*arguments, **settings)
     return shares, _join(runs, partials, sums) if sum_users else None, _log(counts, shares)
 
 
 def expose(counts: RowCounts, users: Tensor, items: Tensor, α_users: Tensor, α_items: Tensor, sum_users: bool) -> Found:
     """Eq. (update_a) for exact exposures, of the non-zeros."""
     runs, excess = counts.user_runs, torch.empty_like(counts.values)
-    sums, partials, logs = _places(runs, users)
+    sums, partials = _places(runs, users)
+    logs = torch.zeros(len(runs.row), dtype=torch.float64, device=users.device)  # at least one run per program
     alphas = α_users if α_items is None else α_items
     arguments = (counts.columns, counts.values, users, items, alphas, excess, sums, partials, logs)
-    settings = {**_sizes(users), "STEP": STEP, "SUMS": sum_users, "BY_ITEM": α_items is not None, "PLAIN": False}
-    _launch(kernels.expose_runs, len(runs.row), WARPS, *runs[:4], *arguments, **settings)
+    settings = {"SUMS": sum_users, "BY_ITEM": α_items is not None, "PLAIN": False}
+    _walk(kernels.expose_runs, runs, users, STEP, WARPS)(*arguments, **settings)
     return excess, _join(runs, partials, sums) if sum_users else None, logs.sum()
 
 
 def intensities(counts: RowCounts, users: Tensor, items: Tensor) -> Tensor:
     """Σ_k of the user's times the item's numbers, for each non-zero."""
     runs, found = counts.user_runs, torch.empty_like(counts.values)
-    walk = (*runs[:4], counts.columns, counts.values, users, items, users, found, users, users, users)
-    settings = {**_sizes(users), "STEP": STEP, "SUMS": False, "BY_ITEM": False, "PLAIN": True}
-    _launch(kernels.expose_runs, len(runs.row), WARPS, *walk, **settings)
+    arguments = (counts.columns, counts.values, users, items, users, found, users, users, users)
+    _walk(kernels.expose_runs, runs, users, STEP, WARPS)(*arguments, SUMS=False, BY_ITEM=False, PLAIN=True)
     return found
 
 
-def tie(counts: RowCounts, users: Tensor, items: Tensor, mass: Tensor, clusters: Clusters, α_users: Tensor) -> Found:
-    """Eq. (update_a) for tied exposures; `mass` becomes A_uc."""
-    excess = intensities(counts, users, items)
-    logs = torch.empty(len(users), dtype=torch.float64, device=users.device)
-    labels, n_unseen, size = clusters.labels, clusters.n_unseen, mass.shape[1]
-    arguments = (counts.indptr, counts.columns, counts.values, labels, n_unseen, α_users, excess, mass, logs)
-    settings = {"C": size, "BLOCK_C": max(16, triton.next_power_of_2(size)), "STEP": TIE_STEP}
-    _launch(kernels.tie_rows, len(users), TIE_WARPS, *arguments, **settings)
-    return excess, mass, logs.sum()
+def tie(
+    counts: RowCounts,
+    users: Tensor,
+    items: Tensor,
+    cluster_sums: Tensor,
+    clusters: Clusters,
+    α_users: Tensor,
+    wanted: bool,
+) -> Tied:
+    """Eq. (update_a) for tied exposures."""
+    excess, unseen = intensities(counts, users, items), _multiplied(users, cluster_sums.T)
+    n_programs, size = triton.cdiv(len(users), TIE_ROWS), len(cluster_sums)
+    logs = torch.empty(n_programs, dtype=torch.float64, device=users.device)
+    rows = counts.by_length, counts.indptr, clusters.of_cells, counts.values, clusters.n_unseen, α_users
+    settings = {"ROWS": TIE_ROWS, "STEP": TIE_STEP, "C": size, "BLOCK_C": max(16, triton.next_power_of_2(size))}
+    _launch(kernels.tie_rows, n_programs, TIE_WARPS, *rows, excess, unseen, logs, len(users), **settings)
+    exposed = _multiplied(unseen, cluster_sums, sum_users(counts, excess, items)) if wanted else None
+    return Tied(excess, unseen, exposed, logs.sum())
+
+
+def _multiplied(rows: Tensor, table: Tensor, added: Tensor | None = None) -> Tensor:
+    """Return rows times a small table; with `added`, in the place of that, on top of it, and at least 0."""
+    if rows.dtype == torch.float64 or max(table.shape) > MOST_MULTIPLIED:
+        return rows @ table if added is None else added.addmm_(rows, table).clamp_min_(0)
+    (size, width), n_programs = table.shape, triton.cdiv(len(rows), MULTIPLIED_ROWS)
+    found = torch.empty(len(rows), width, dtype=rows.dtype, device=rows.device) if added is None else added
+    blocks = {"BLOCK_M": max(16, triton.next_power_of_2(size)), "BLOCK_N": max(16, triton.next_power_of_2(width))}
+    arguments = rows, table.contiguous(), found, found, len(rows)
+    settings = {"ROWS": MULTIPLIED_ROWS, "M": size, "N": width, **blocks, "ADD": added is not None}
+    _launch(kernels.multiply_rows, n_programs, MULTIPLY_WARPS, *arguments, **settings)
+    return found
 
 
 def sum_users(counts: RowCounts, weights: Tensor, items: Tensor) -> Tensor:
     """Σ over each user's non-zeros of a weight times the item's row."""
     runs = counts.user_runs
-    sums, partials, _ = _places(runs, items, counts.shape[0])
-    arguments = (counts.columns, weights, weights, weights, items, items, sums, sums, partials, partials)
-    settings = {**_sizes(items), "STEP": STEP, "ORDERED": False, "TWO": False}
-    _launch(kernels.sum_runs, len(runs.row), WARPS, *runs[:4], *arguments, **settings)
+    sums, partials = _places(runs, items, counts.shape[0])
+    arguments = (counts.columns, weights, weights, items, items, sums, partials)
+    _walk(kernels.sum_runs, runs, items, STEP, WARPS)(*arguments, ORDERED=False, SCALED=False, MOST=0.0)
     return _join(runs, partials, sums)
 
 
-def sum_items(counts: ResidentCounts, shares: Tensor, geometric: Tensor, excess: Tensor, means: Tensor) -> Pair:
-    """Σ over each item's non-zeros."""
-    runs, two = counts.item_runs, excess is not None
-    sums, partials, _ = _places(runs, geometric, counts.shape[1])
-    more_sums, more_partials, _ = _places(runs, geometric, counts.shape[1]) if two else (sums, partials, None)
-    weights, table = (shares, excess if two else shares), (geometric, means if two else geometric)
-    arguments = (counts.item_users, counts.order, *weights, *table, sums, more_sums, partials, more_partials)
-    settings = {**_sizes(geometric), "STEP": ITEM_STEP, "ORDERED": True, "TWO": two}
-    _launch(kernels.sum_runs, len(runs.row), WARPS, *runs[:4], *arguments, **settings)
-    return _join(runs, partials, sums), _join(runs, more_partials, more_sums) if two else None
+def sum_items(counts: ResidentCounts, weights: Tensor, table: Tensor, own: Tensor | None = None) -> Tensor:
+    """Σ over each item's non-zeros of a weight times the user's row, and times the item's own row if there are some."""
+    runs = counts.item_runs
+    sums, partials = _places(runs, table, counts.shape[1])
+    arguments = (counts.item_users, counts.order, weights, table, table if own is None else own, sums, partials)
+    settings = {"ORDERED": True, "SCALED": own is not None, "MOST": torch.finfo(table.dtype).max}
+    _walk(kernels.sum_runs, runs, table, ITEM_STEP, WARPS)(*arguments, **settings)
+    return _join(runs, partials, sums)
 
 
 def encode(
@@ -103,26 +126,26 @@ def encode(
 ) -> Encoded:
     """Eq. (update_c) of an encoder."""
     runs, shares = counts.user_runs, torch.empty_like(counts.values)
-    sums, partials, _ = _places(runs, hidden)
+    sums, partials = _places(runs, hidden)
     kept = [torch.empty_like(shares) for _ in range(2 * intensities)]
     least_of = torch.full((1,), least, dtype=hidden.dtype, device=hidden.device)
     found = (shares, *(kept or (shares, shares)), sums, partials)
     arguments = (counts.columns, inputs, counts.values, hidden, *start, least_of, *found)
-    settings = {**_gathered(hidden), "KEEP": intensities, "MOST": torch.finfo(hidden.dtype).max}
-    _launch(encoder_kernels.encode_runs, len(runs.row), WARPS, *runs[:4], *arguments, **settings)
+    settings = {"KEEP": intensities, "OWN": _own(hidden), "MOST": torch.finfo(hidden.dtype).max}
+    _walk(encoder_kernels.encode_runs, runs, hidden, ENCODER_STEP, WARPS)(*arguments, **settings)
     allocated = passes.finite(_join(runs, partials, sums))
     return Encoded(shares, allocated, _log(counts, shares), kept)
 
 
 def sum_others(counts: ResidentCounts, *terms: Others) -> list[Tensor]:
-    """Σ over each item's non-zeros, of one term or of two."""
-    runs, first, last = counts.item_runs, terms[0], terms[-1]
-    places = [_places(runs, term.mine)[:2] for term in terms]
-    sums, partials = zip(places[0], places[-1], strict=True)
-    arguments = (counts.item_users, counts.order, *first, *last, *sums, *partials)
-    settings = {**_gathered(first.mine), "TWO": len(terms) == 2}
-    _launch(encoder_kernels.sum_others_runs, len(runs.row), WARPS, *runs[:4], *arguments, **settings)
-    return [_join(runs, each_partials, each_sums) for each_sums, each_partials in places]
+    """Σ over each item's non-zeros, one term after the other."""
+    runs, found = counts.item_runs, []
+    for term in terms:
+        sums, partials = _places(runs, term.mine)
+        launch = _walk(encoder_kernels.sum_others_runs, runs, term.mine, ENCODER_STEP, WARPS)
+        launch(counts.item_users, counts.order, *term, sums, partials, OWN=_own(term.mine))
+        found.append(_join(runs, partials, sums))
+    return found
 
 
 def add_shared(exposed: Tensor, of_clusters: Tensor, labels: Tensor) -> Tensor:
@@ -191,6 +214,7 @@ def gamma_moments(prior_shape: float, prior_rates: Tensor, allocated: Tensor, ex
     shape = torch.full((1,), prior_shape, dtype=torch.float64, device=allocated.device)
     arguments = (allocated, exposed, prior_rates.double(), shape, mean, geometric_mean, *found, len(allocated))
     settings = {"ROWS": ROWS_OF_GAMMAS, "OWN_RATES": len(prior_rates) > 1, "SHARED": len(exposed) == 1 < len(allocated)}
+    settings["SHIFT"] = 8 if allocated.dtype == torch.float64 else 4
     n_programs = triton.cdiv(len(allocated), ROWS_OF_GAMMAS)
     _launch(kernels.gamma_rows, n_programs, 4, *arguments, **settings, **_sizes(allocated))
     return mean, geometric_mean, exposed, *found
@@ -205,11 +229,9 @@ def _sizes(table: Tensor) -> dict[str, int]:
     return {"K": table.shape[1], "BLOCK_K": max(16, triton.next_power_of_2(table.shape[1]))}
 
 
-def _gathered(table: Tensor) -> dict[str, Any]:
-    """Return the settings of an encoder's walks, which keep as many rows in registers as their length allows."""
-    sizes = _sizes(table)
-    step = max(2, min(STEP, TILE_BYTES // (table.element_size() * sizes["BLOCK_K"])))
-    return {**sizes, "STEP": step, "OWN": OWN * torch.finfo(table.dtype).eps}
+def _own(table: Tensor) -> float:
+    """Return the part of a sum that is rounding."""
+    return float(OWN * torch.finfo(table.dtype).eps)
 
 
 def _log(counts: RowCounts, shares: Tensor) -> Tensor:
@@ -220,15 +242,23 @@ def _log(counts: RowCounts, shares: Tensor) -> Tensor:
     return logs.sum()
 
 
-def _places(runs: Runs, table: Tensor, n_rows: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Make room for sums, partial sums and logarithms; the sums of a row without non-zeros are 0."""
+def _walk(kernel: Any, runs: Runs, table: Tensor, step: int, warps: int) -> Callable[..., None]:
+    """Return a function that launches a walk over runs, as many of them at a time as its warps can read rows of."""
+    sizes = _sizes(table)
+    width, most = sizes["BLOCK_K"] * table.element_size(), warps * WARP_BYTES
+    n_runs = max(1, most // width)
+    sizes |= {"RUNS": n_runs, "STEP": max(1, step * most // max(width, most))}
+    return partial(_launch, kernel, triton.cdiv(len(runs.row), n_runs), warps, *runs[:4], len(runs.row), **sizes)
+
+
+def _places(runs: Runs, table: Tensor, n_rows: int | None = None) -> tuple[Tensor, Tensor]:
+    """Make room for sums and partial sums; the sums of a row without non-zeros are 0."""
     rows = len(table) if n_rows is None else n_rows
     sums = torch.empty(rows, table.shape[1], dtype=table.dtype, device=table.device)
     sums.index_fill_(0, runs.empty_row, 0)  # assigning would copy a 0 from the host, and wait
-    partials = torch.empty(max(runs.n_slots, 1), table.shape[1], dtype=table.dtype, device=table.device)
-    return sums, partials, torch.empty(len(runs.row), dtype=torch.float64, device=table.device)
+    return sums, torch.empty(max(runs.n_slots, 1), table.shape[1], dtype=table.dtype, device=table.device)
 
 
 def _join(runs: Runs, partials: Tensor, sums: Tensor) -> Tensor:
-    _launch(kernels.join_runs, len(runs.split_row), 2, *runs[4:7], partials, sums, **_sizes(sums))
+    _launch(kernels.join_runs, len(runs.split_row), 2, *runs[4:7], partials, sums, **_sizes(sums), STEP=JOIN_STEP)
     return sums
