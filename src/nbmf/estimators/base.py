@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from nbmf.data.ids import align_items, as_row, column_ids
+from nbmf.data.ids import align_items, align_row, column_ids
 from nbmf.data.interactions import (
     Ids,
     Interactions,
@@ -266,7 +266,7 @@ class Recommender(BaseEstimator):  # type: ignore[misc]
             one_of("unknown_items", unknown_items, ("error", "ignore"))
         fit = self._fit
         if mapping and isinstance(X, Mapping) and not sp.issparse(X):
-            row = align_items(as_row(X, fit.item_lookup), fit.item_lookup, unknown_items)
+            row = align_row(X, fit.item_lookup, unknown_items)
             new = NewRows(np.arange(1), row, nothing_known=not row.nnz)
         elif isinstance(X, Interactions):
             new = NewRows(X.users, align_items(X, fit.item_lookup, unknown_items))
