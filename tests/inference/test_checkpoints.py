@@ -250,8 +250,9 @@ def test_other_data_and_files_are_refused(tmp_path):
     [
         ({"version": 9}, {}, "is a checkpoint of format version 9"),
         ({"pending": ["1"]}, {}, "its pending refreshes are"),
-        ({"trail": [10**9]}, {}, "more earlier states than a run keeps"),
-        ({"trail": [4]}, {}, r"has no array 'trail\.0\.0'"),
+        ({"momentum": [0.5]}, {}, r"its momentum is \[0\.5\]"),
+        ({"momentum": [0.5, 2.0, 3]}, {}, r"its momentum is \[0\.5, 2\.0, 3\]"),
+        ({"momentum": [0.5, 1.0, 3]}, {}, r"has no array 'past\.0'"),
         ({"n_clusters": 4}, {}, "clusters that do not exist"),
         ({"n_clusters": 10**12}, {}, "clusters that do not exist"),
         ({}, {"ties": np.full(40, -1, np.int32)}, "clusters that do not exist"),
@@ -276,15 +277,15 @@ def test_lies_are_found(tmp_path, entries, arrays, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda values: values[1:], r"'trail.0.0' has type float32 and shape \(59, 2\); it must be 60 × 2"),
+        (lambda values: values[1:], r"'past.0' has type float32 and shape \(59, 2\); it must be 60 × 2"),
         (lambda values: values.astype(np.float64), "not finite, or of another type"),
         (lambda values: np.nan * values, "not finite, or of another type"),
     ],
 )
-def test_earlier_states_that_do_not_fit_are_found(tmp_path, change, message):
+def test_a_momentum_that_does_not_fit_is_found(tmp_path, change, message):
     model = nbmf.NBMF(2, random_state=0, max_iter=3, accelerate=True).fit(MATRIX, checkpoint=tmp_path / "c")
     found = container.read(tmp_path / "c")
-    container.write(tmp_path / "c", found.document, found.arrays | {"trail.0.0": change(found.arrays["trail.0.0"])})
+    container.write(tmp_path / "c", found.document, found.arrays | {"past.0": change(found.arrays["past.0"])})
     with pytest.raises(StorageError, match=message):
         model.set_params(max_iter=6).fit(MATRIX, resume=tmp_path / "c")
 

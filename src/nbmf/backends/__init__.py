@@ -30,6 +30,8 @@ LEAST_INTENSITY: dict[np.dtype[Any], Any] = {
     np.dtype(np.float64): np.float64(1e-250),
 }
 
+EXTRAPOLATED = 1 << 15  # parameters extrapolated at a time
+LONGEST_STEP = 10.0  # of the logarithm of a parameter
 LEFT_OVER = 1e-6  # of a sum after unknown cells are taken off, below which too few digits are left
 
 
@@ -81,6 +83,12 @@ class Backend(Protocol):
 
     def quotient(self, factor: Factor, sums: Sums) -> Point:
         """Return allocated / exposed: Eqs. (nmfW), (nmfH). Where nothing is exposed, the factor stays."""
+
+    def parameters(self, factor: Factor) -> tuple[Any, ...]:
+        """Return the parameters of a factor, wherever the backend keeps them."""
+
+    def extrapolate(self, factor: Factor, here: tuple[Any, ...], past: tuple[Any, ...], step: float) -> Factor:
+        """Return a factor of this kind with the parameters here · (here/past)^step."""
 
     def cluster(self, items: Factor, n_clusters: int, rng: np.random.RandomState) -> Ties:
         """Tie similar items."""
@@ -163,9 +171,36 @@ class OnHost:
             quotient = np.divide(sums.allocated, exposed, out=value.copy(), where=exposed > 0)
         return Point(np.minimum(quotient, largest(value.dtype), dtype=value.dtype))
 
+    def parameters(self, factor: Factor) -> tuple[Array, ...]:
+        """Return the parameters of a factor."""
+        return factor.parameters
+
+    def extrapolate(self: Any, factor: Factor, here: tuple[Any, ...], past: tuple[Any, ...], step: float) -> Factor:
+        """Return a factor of this kind with the parameters here · (here/past)^step, none of them 0 or too large."""
+        found = [_extrapolated(a, np.asarray(b), step) for a, b in zip(here, past, strict=True)]
+        if not isinstance(factor, Gamma):
+            return Point(*found)
+        shape, exposed = found
+        rate = exposed + np.asarray(factor.prior_rate, exposed.dtype)
+        sums = Sums(np.minimum(shape, rate * largest(shape.dtype)), exposed)
+        posterior: Gamma = self.conditional(Prior(0.0, factor.prior_rate), sums)
+        return posterior
+
     def cluster(self, items: Factor, n_clusters: int, rng: np.random.RandomState) -> Ties:
         """Tie items that are alike."""
         return tie_items(items.mean, n_clusters, rng)
+
+
+def _extrapolated(here: Array, past: Array, step: float) -> Array:
+    found, least, most = np.empty_like(here), np.finfo(here.dtype).tiny, largest(here.dtype)
+    rows = max(1, EXTRAPOLATED // here.shape[1])
+    for start in range(0, len(here), rows):  # by blocks that stay in the cache
+        part = slice(start, start + rows)
+        now = np.maximum(here[part], least)
+        change = np.log(now / np.maximum(past[part], least))
+        change *= here.dtype.type(step)
+        np.minimum(now * np.exp(np.clip(change, -LONGEST_STEP, LONGEST_STEP, out=change)), most, out=found[part])
+    return found
 
 
 # products per sweep (non-zeros × K, or cells × K for exact exposures) from which copying to a GPU and back pays

@@ -6,14 +6,14 @@ from typing import ClassVar
 
 from nbmf.backends import Backend
 from nbmf.backends.counts import Counts
-from nbmf.inference.hyperparameters import NOTHING, Inferred, Learned, observe_learning, row_rates, with_shape
-from nbmf.inference.run import State, observe
+from nbmf.inference.hyperparameters import NOTHING, Learned, better_model, row_rates, with_shape
+from nbmf.inference.run import Proposal, State, Sweep
 from nbmf.model import Model
 from nbmf.model.factors import Factor, Prior
 
 
 @dataclass(frozen=True)
-class CAVI:
+class CAVI(Sweep):
     """One sweep: β^H, then W and H from the allocations and exposures of the previous factors, then those again.
 
     H is updated with the old exposures and the new ⟨w⟩: c and a are computed once per sweep, as printed.
@@ -22,19 +22,14 @@ class CAVI:
     begins_with_users: ClassVar[bool] = True
     learned: Learned = NOTHING
 
-    def step(self, state: State, counts: Counts, backend: Backend) -> State:
-        """Return the state after one sweep."""
-        log_base = state.log_base
+    def improve(self, state: State, counts: Counts, backend: Backend) -> Proposal:
+        """Return what the allocations and exposures of a state lead to."""
         model = with_priors(state.model, state.users, state.items, self.learned)
         users = backend.conditional(model.user_prior, state.inferred.user_sums)  # Eq. (update_w)
         item_sums = backend.sum_by_item(counts, state.inferred, users)
         items = backend.conditional(model.item_prior, item_sums)  # Eq. (update_h)
-        if group := self.learned.likelihood:
-            found = Inferred(state.inferred, item_sums)
-            return observe_learning(model, state, counts, backend, (users, items), group, found)
-        ties = state.next_ties(items)
-        del state, item_sums  # frees the memory of the old allocations and exposures for the new ones
-        return observe(model, counts, backend, users, items, ties, log_base)  # Eqs. (update_c), (update_a)
+        better = better_model(model, state, counts, backend, self.learned.likelihood, item_sums, users.kind)
+        return Proposal(model, users, items, better)
 
 
 def with_priors(model: Model, users: Factor, items: Factor, learned: Learned) -> Model:

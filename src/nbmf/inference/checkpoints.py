@@ -14,8 +14,8 @@ import numpy as np
 from nbmf.backends import Backend
 from nbmf.backends.counts import Counts
 from nbmf.inference.progress import Interval
-from nbmf.inference.run import Snapshot, State, revive
-from nbmf.model.factors import Array, Factor
+from nbmf.inference.run import Momentum, Snapshot, State, revive
+from nbmf.model.factors import Factor
 from nbmf.storage import codec
 from nbmf.storage.container import (
     Arrays,
@@ -83,8 +83,9 @@ def write_checkpoint(path: Path, origin: Origin, snapshot: Snapshot, generator: 
     """Write the position of a run; `generator` is the state of its random generator after that sweep."""
     arrays: Arrays = {"objectives": np.array(snapshot.objectives, np.float64)}
     state = snapshot.state
-    for n, parameters in enumerate(state.trail):
-        arrays |= {f"trail.{n}.{m}": values for m, values in enumerate(parameters)}
+    past, *momentum = state.momentum or ((),)
+    for n, values in enumerate(parameter for side in past for parameter in side):
+        arrays[f"past.{n}"] = values.cpu().numpy() if hasattr(values, "cpu") else values  # a device's
     document = {
         "kind": "checkpoint",
         "version": VERSION,
@@ -94,7 +95,7 @@ def write_checkpoint(path: Path, origin: Origin, snapshot: Snapshot, generator: 
         "generator": codec.pack_generator("generator", generator, arrays),
         "before": codec.pack_number(snapshot.before),
         "pending": list(snapshot.pending),
-        "trail": [len(parameters) for parameters in state.trail],
+        "momentum": momentum,
         "log_base": codec.pack_number(state.log_base),
         **codec.pack_ties(state.ties, arrays),
         **codec.pack_model(state.model, arrays),
@@ -137,28 +138,29 @@ def _unpack(contents: Contents, origin: Origin) -> tuple[Snapshot, np.random.Ran
         expectation=None,
         objective=float(objectives[-1]),
         log_base=log_base,
-        trail=_unpack_trail(contents, users, items),
+        momentum=_unpack_momentum(contents, users, items),
     )
     generator = codec.unpack_generator(contents, "generator", contents.document.get("generator"))
     before = codec.unpack_number(contents, "before")
     return Snapshot(state, before, tuple(objectives.tolist()), tuple(pending)), generator
 
 
-def _unpack_trail(contents: Contents, users: Factor, items: Factor) -> tuple[tuple[Array, ...], ...]:
-    """Return the parameters of earlier states, which must be those of these factors."""
-    sizes = contents.value("trail", list)
-    if not sizes:
-        return ()
-    now = (*users.parameters, *items.parameters)
-    if len(sizes) > 2 or any(size != len(now) for size in sizes):
-        raise contents.fault("it has more earlier states than a run keeps, or other ones")
-    trail = [
-        [contents.array(f"trail.{n}.{m}", "f", *one.shape) for m, one in enumerate(now)] for n in range(len(sizes))
-    ]
-    for past in trail:
-        if any(a.dtype != b.dtype or not np.isfinite(a).all() for a, b in zip(past, now, strict=True)):
-            raise contents.fault("its earlier states have entries that are not finite, or of another type")
-    return tuple(map(tuple, trail))
+def _unpack_momentum(contents: Contents, users: Factor, items: Factor) -> Momentum | None:
+    """Return the momentum of a run, whose parameters must be like those of these factors."""
+    # checkpoints from before there was momentum have none, and it starts anew
+    match contents.document.get("momentum", []):
+        case []:
+            return None
+        case [float(step), float(limit), int(n_sweeps)] if 0 < step <= 1 and 0 < limit <= 1 and n_sweeps >= 0:
+            steps = step, limit, n_sweeps
+        case other:
+            raise contents.fault(f"its momentum is {shortened(other)}")
+    now = [*users.parameters, *items.parameters]
+    past = [contents.array(f"past.{n}", "f", *values.shape) for n, values in enumerate(now)]
+    if any(a.dtype != b.dtype or not np.isfinite(a).all() for a, b in zip(past, now, strict=True)):
+        raise contents.fault("the parameters of its momentum are not finite, or of another type")
+    half = len(users.parameters)
+    return Momentum((tuple(past[:half]), tuple(past[half:])), *steps)
 
 
 def resumed(snapshot: Snapshot, counts: Counts, backend: Backend, *, sum_users: bool) -> State:

@@ -13,7 +13,7 @@ from scipy.special import digamma, polygamma
 
 from nbmf.backends import Backend, Expectation, Sums
 from nbmf.backends.counts import Counts
-from nbmf.inference.run import State, observe, total_log_base
+from nbmf.inference.run import State
 from nbmf.model import Model
 from nbmf.model.factors import Array, Factor, Prior
 from nbmf.model.likelihood import Likelihood
@@ -61,19 +61,15 @@ class Inferred(NamedTuple):
     sums: Sums
 
 
-def observe_learning(
-    model: Model, before: State, counts: Counts, backend: Backend, sides: tuple[Factor, Factor], group: str, q: Inferred
-) -> State:
-    """Confront new factors with the data under a better likelihood, or under the old one if that is no better."""
-    fixed = (counts, backend, *sides, before.next_ties(sides[1]))
-    # a start has no objective to improve on, and that of other ties is no measure
-    if before.users.kind == sides[0].kind and before.retie is None:
-        better = replace(model, likelihood=better_likelihood(model.likelihood, counts, backend, group, q))
-        after = observe(better, *fixed, total_log_base(better.likelihood, counts))
-        if after.objective >= before.objective:
-            return after
-        del after
-    return observe(model, *fixed, before.log_base)
+def better_model(
+    model: Model, before: State, counts: Counts, backend: Backend, group: str, item_sums: Sums, kind: str
+) -> Model | None:
+    """Return the model with a better parameter of the likelihood, where it is learned for a `group` of cells."""
+    # a start, which is not yet of the kind of factors, has no objective to improve on; that of other ties is no measure
+    if not group or before.users.kind != kind or before.retie is not None:
+        return None
+    found = Inferred(before.inferred, item_sums)
+    return replace(model, likelihood=better_likelihood(model.likelihood, counts, backend, group, found))
 
 
 def better_likelihood(likelihood: Likelihood, counts: Counts, backend: Backend, group: str, q: Inferred) -> Likelihood:

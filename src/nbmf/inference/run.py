@@ -5,10 +5,11 @@ given factors yields both the objective and the allocations and exposures that t
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from nbmf.model.ties import REFRESHED_AFTER, Ties
 Tie = Callable[[Factor], Ties]
 
 ROUNDING = 32  # allowed fall, in units of the last place of what is summed up in an objective
-PATIENCE = 10  # sweeps that must have gained nothing before a fall within rounding means that a fit stands still
+PATIENCE = 10  # sweeps that must have gained little, or, before a fall within rounding, nothing
 ENTROPY = 16  # size of the terms whose sum is the entropy of a gamma
 
 
@@ -37,8 +38,12 @@ class State:
     expectation: Expectation | None  # None in a state that is only kept and never swept on from
     objective: float  # ELBO, or log-likelihood for points; higher is better
     log_base: float  # the part of the objective that does not depend on the factors
-    trail: tuple[tuple[Array, ...], ...] = ()  # parameters of earlier states, for algorithms that extrapolate
+    momentum: "Momentum | None" = None  # of an accelerated algorithm
     retie: Tie | None = None  # makes the ties of the next state, if they are not these
+
+    def without_expectation(self) -> "State":
+        """Return the state as it is kept, without its allocations and exposures, a third of the memory of a fit."""
+        return replace(self, expectation=None)
 
     def next_ties(self, items: Factor) -> Ties | None:
         """Return the ties of the next state, whose items these are."""
@@ -50,6 +55,30 @@ class State:
         if self.expectation is None:
             raise ValueError("this state was kept without its allocations and exposures; observe() computes them again")
         return self.expectation
+
+
+class Momentum(NamedTuple):
+    """Where the last sweep led to, and how far the next one goes on in that direction; see accelerate.py."""
+
+    past: tuple[tuple[Any, ...], ...]  # parameters of the users and of the items
+    step: float
+    limit: float
+    n_sweeps: int  # since the ties have changed
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What a sweep leads to, before it is confronted with the data."""
+
+    model: Model
+    users: Factor
+    items: Factor
+    better: Model | None = None  # with a likelihood that is better for the allocations and exposures before
+
+    @property
+    def sides(self) -> tuple[Factor, Factor]:
+        """Users and items."""
+        return self.users, self.items
 
 
 def begin(model: Model, counts: Counts, backend: Backend, users: Array, items: Array, ties: Ties | None) -> State:
@@ -101,10 +130,19 @@ def observe(
 
 def revive(state: State, counts: Counts, backend: Backend, *, sum_users: bool) -> State:
     """Return a kept state with its allocations and exposures computed again."""
-    sides = state.users, state.items, state.ties
-    return replace(
-        observe(state.model, counts, backend, *sides, state.log_base, sum_users=sum_users), trail=state.trail
-    )
+    here = state.users, state.items, state.ties, state.log_base
+    return replace(observe(state.model, counts, backend, *here, sum_users=sum_users), momentum=state.momentum)
+
+
+def conclude(found: Proposal, before: State, counts: Counts, backend: Backend, *, sum_users: bool) -> State:
+    """Confront a proposal with the data: under the better likelihood, or under the old one if that is no better."""
+    sides = counts, backend, *found.sides, before.next_ties(found.items)
+    if found.better is not None:
+        after = observe(found.better, *sides, total_log_base(found.better.likelihood, counts), sum_users=sum_users)
+        if after.objective >= before.objective:
+            return after
+        del after
+    return observe(found.model, *sides, before.log_base, sum_users=sum_users)
 
 
 class Algorithm(Protocol):
@@ -116,6 +154,22 @@ class Algorithm(Protocol):
 
     def step(self, state: State, counts: Counts, backend: Backend) -> State:
         """Return the state after one sweep."""
+
+
+class Sweep(ABC):
+    """Base class of algorithms whose sweep leads to factors and a model, which are then confronted with the data."""
+
+    begins_with_users: ClassVar[bool]
+
+    @abstractmethod
+    def improve(self, state: State, counts: Counts, backend: Backend) -> Proposal:
+        """Return what the allocations and exposures of a state lead to."""
+
+    def step(self, state: State, counts: Counts, backend: Backend) -> State:
+        """Return the state after one sweep."""
+        found, before = self.improve(state, counts, backend), state.without_expectation()
+        del state  # frees the memory of the old allocations and exposures for the new ones
+        return conclude(found, before, counts, backend, sum_users=self.begins_with_users)
 
 
 class Ending(Enum):
@@ -159,9 +213,15 @@ class Snapshot:
     def settled(self, tol: float) -> bool:
         """Whether the last sweep raised the objective by less than `tol`, relatively.
 
-        Only rounding can seem to lower it. Then the fit stands still if earlier sweeps have gained nothing either.
+        With momentum it is the last PATIENCE sweeps, on average: one after a discarded step gains little. Only rounding
+        can seem to lower the objective. Then the fit stands still if earlier sweeps have gained nothing either.
         """
         increase, past = self.objective - self.before, self.before
+        if (momentum := self.state.momentum) is not None:
+            if momentum.n_sweeps <= PATIENCE:
+                return False
+            past = self.objectives[-PATIENCE - 1]
+            return bool(tol > 0 and self.objective - past <= PATIENCE * tol * abs(past))
         if increase < 0 and len(self.objectives) > PATIENCE:
             past = self.objectives[-PATIENCE - 1]
             increase = max(self.objective - past, 0.0)
@@ -222,7 +282,7 @@ def run(
     watch : callable
         Called with a snapshot after each sweep; True ends the run. Ctrl-C ends it with the last finished sweep.
     """
-    last = resume or Snapshot(_kept(state), -math.inf, (), REFRESHED_AFTER if tie is not None else ())
+    last = resume or Snapshot(state.without_expectation(), -math.inf, (), REFRESHED_AFTER if tie is not None else ())
     try:
         while True:
             settled, pending = last.settled(until.tol), last.pending
@@ -244,7 +304,7 @@ def run(
                     f"sweep {last.sweep + 1}: the objective went from {before!r} to {state.objective!r}; "
                     "counts or factors are out of the range of their precision (dtype='float64' has more)"
                 )
-            last = Snapshot(_kept(state), before, (*last.objectives, state.objective), pending)
+            last = Snapshot(state.without_expectation(), before, (*last.objectives, state.objective), pending)
             if watch(last):
                 return Run(last, Ending.STOPPED)
     except KeyboardInterrupt:
@@ -269,7 +329,3 @@ def rounding(state: State, counts: Counts) -> float:
             n_entries += math.prod(factor.dimensions)
             size += math.prod(factor.dimensions) * prior.shape
     return ROUNDING * float(eps * size + np.finfo(np.float64).eps * ENTROPY * n_entries)
-
-
-def _kept(state: State) -> State:
-    return replace(state, expectation=None)

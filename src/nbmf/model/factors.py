@@ -193,7 +193,7 @@ class Gamma:
 
     @property
     def parameters(self) -> tuple[Array, ...]:
-        return self.shape, self.rate
+        return self.shape, self.exposed
 
     def divergence(self, prior: Prior) -> float:
         """KL(q‖prior) = −entropy − ⟨ln prior⟩, summed over all entries; below 0 is rounding of what cancels."""

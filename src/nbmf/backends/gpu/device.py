@@ -13,7 +13,18 @@ import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 
-from nbmf.backends import LEAST_INTENSITY, Array, FoldJob, Folds, Given, Sums, UserSums, check_kind, group_means
+from nbmf.backends import (
+    LEAST_INTENSITY,
+    LONGEST_STEP,
+    Array,
+    FoldJob,
+    Folds,
+    Given,
+    Sums,
+    UserSums,
+    check_kind,
+    group_means,
+)
 from nbmf.backends.counts import BLOCK_ON_DEVICE, Counts
 from nbmf.backends.gpu import arrays
 from nbmf.backends.gpu import passes as torch_passes
@@ -159,6 +170,30 @@ class Gpu:
         allocated, exposed = (to_device(values, self._device) for values in sums)
         value = tables(factor, self._device)[0]
         return arrays.ResidentPoint(_quotient(allocated, exposed, value, value.dtype))
+
+    def parameters(self, factor: Factor) -> tuple[Tensor, ...]:
+        """Return the parameters of a factor, on the device."""
+        mean = tables(factor, self._device)[0]
+        if not isinstance(factor, Gamma):
+            return (mean,)
+        exposed = factor.tensors["exposed"] if isinstance(factor, arrays.Resident) else factor.exposed
+        exposed = to_device(exposed, self._device)
+        return mean * self._rate(factor, exposed), exposed
+
+    def extrapolate(self, factor: Factor, here: tuple[Any, ...], past: tuple[Any, ...], step: float) -> Factor:
+        """See `OnHost.extrapolate`."""
+        least, most, found = torch.finfo(here[0].dtype).tiny, largest(_on_host(here[0].dtype)), []
+        for now, before in zip(here, past, strict=True):
+            change = torch.log(now.clamp_min(least) / to_device(before, self._device).clamp_min(least)).mul_(step)
+            found.append(change.clamp_(-LONGEST_STEP, LONGEST_STEP).exp_().mul_(now.clamp_min(least)).clamp_max_(most))
+        if not isinstance(factor, Gamma):
+            return arrays.ResidentPoint(*found)
+        exposed: Any = found[1]
+        shape: Any = torch.minimum(found[0], self._rate(factor, exposed) * most)
+        return self.conditional(Prior(0.0, factor.prior_rate), Sums(shape, exposed))
+
+    def _rate(self, factor: Gamma, exposed: Tensor) -> Tensor:
+        return exposed + self._column(np.asarray(factor.prior_rate, np.float64)).to(exposed.dtype)
 
     def cluster(self, items: Factor, n_clusters: int, rng: np.random.RandomState) -> Ties:
         """Tie items that are alike, as `ties.tie_items` does: the host draws centres, the device finds the nearest."""
