@@ -273,14 +273,46 @@ def test_reference_is_literal(ties):
     assert collapsed == pytest.approx(uncollapsed, rel=1e-12)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("rate", [0.3, np.linspace(0.1, 2, 30)[:, None]], ids=["one", "own"])
+@pytest.mark.parametrize("backend", [*BACKENDS, *INTERPRETED], ids=str)
+def test_extrapolated_factors(backend, rate, dtype):
+    """Parameters are here · (here/past)^step, and moments are those of such a posterior; a point is one parameter."""
+    rng = np.random.default_rng(3)
+    past, here = (
+        backend.conditional(Prior(0.7, rate), Sums(*(rng.gamma(1, 1, (30, 3)).astype(dtype) for _ in range(2))))
+        for _ in range(2)
+    )
+    sides = backend.parameters(here), backend.parameters(past)
+    found = backend.extrapolate(here, *sides, 0.4).on_host()
+    shape, exposed = (on_host(a) * (on_host(a) / on_host(b)) ** 0.4 for a, b in zip(*sides, strict=True))
+    plain = Reference().conditional(Prior(0.0, rate), Sums(shape, exposed))
+    for name in ("mean", "geometric_mean", "exposed", "row_means", "row_logs"):
+        np.testing.assert_allclose(
+            getattr(found, name), getattr(plain, name), rtol=1e-10 if dtype == "float64" else 4e-6
+        )
+    assert found.prior_rate is here.prior_rate
+    zero, one = (np.array([[value, 2.0]], dtype) for value in (0.0, 1.0))
+    point = backend.extrapolate(Point(zero), *(backend.parameters(Point(values)) for values in (zero, one)), 1.0)
+    np.testing.assert_allclose(point.on_host().value, [[0, 2]], atol=1e-30)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("backend", [*BACKENDS, *INTERPRETED], ids=str)
 @pytest.mark.parametrize("shared", [False, True])
-def test_moments_of_gamma(backend, shared):
-    allocated = 10.0 ** np.linspace(-3, 10, 60).reshape(20, 3)
-    exposed = 10.0 ** np.linspace(-4, 8, 3 if shared else 60).reshape(-1, 3)
-    ours, plain = (b.conditional(Prior(0.01, 0.3), Sums(allocated, exposed)) for b in (backend, Reference()))
+def test_moments_of_gamma(backend, shared, dtype):
+    allocated = (10.0 ** np.linspace(-3, 10, 60).reshape(20, 3)).astype(dtype)
+    exposed = (10.0 ** np.linspace(-4, 8, 3 if shared else 60).reshape(-1, 3)).astype(dtype)
+    ours, plain = (
+        b.conditional(Prior(0.01, 0.3), Sums(*(s.astype(t) for s in (allocated, exposed))))
+        for b, t in ((backend, dtype), (Reference(), "float64"))
+    )
+    rtol, atol = (1e-12, 0) if dtype == "float64" else (6e-6, 1e-30)  # small shapes: e^(−1/shape) of single precision
     for name in ("mean", "geometric_mean", "shape", "rate", "row_means", "row_logs"):
-        np.testing.assert_allclose(getattr(ours, name), getattr(plain, name), rtol=1e-12)
+        np.testing.assert_allclose(getattr(ours, name), getattr(plain, name), rtol=rtol, atol=atol)
+    if dtype == "float32":
+        np.testing.assert_allclose(ours.row_entropies, plain.row_entropies, rtol=1e-5, atol=1e-4)
+        return
     # scipy's entropy is a difference of terms of size shape·ln shape; ours is not
     size = (allocated * np.log(allocated + 2)).sum(axis=1) + 100
     assert np.all(np.abs(ours.row_entropies - plain.row_entropies) < 1e-14 * size)

@@ -1,5 +1,7 @@
 """One contract for every algorithm: it follows the paper, and the objective never falls."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,7 +16,7 @@ from nbmf.backends.reference import Reference, pool_unseen
 from nbmf.inference.accelerate import Accelerated
 from nbmf.inference.cavi import CAVI, with_item_rate
 from nbmf.inference.mm import MM
-from nbmf.inference.run import Ending, FallingObjectiveError, Until, begin, observe, run
+from nbmf.inference.run import Ending, FallingObjectiveError, Momentum, Until, begin, observe, run
 from nbmf.model import Model
 from nbmf.model.factors import Gamma, Prior
 from nbmf.model.likelihood import NegativeBinomial, Poisson
@@ -229,7 +231,35 @@ def test_acceleration_gets_further(algorithm):
     plain, fast = (run(a, state, counts, backend, Until(150, 0)) for a in (algorithm, Accelerated(algorithm)))
     assert np.all(np.diff(fast.objectives) >= -slack(counts, fast.objectives[-1]))
     first = np.argmax(np.array(fast.objectives) >= plain.objectives[-1])
-    assert 0 < first < 120
+    assert 0 < first < 75
+
+
+def test_a_step_that_would_lower_the_objective_is_discarded():
+    """Then the sweep is the plain one, and the next step is shorter; otherwise it is longer."""
+    backend = Cpu(n_threads=1)
+    state, counts = start(small_matrix(), backend)
+    algorithm = CAVI()
+    for _ in range(6):
+        state = algorithm.step(state, counts, backend)
+    found = algorithm.improve(state, counts, backend)
+    here = tuple(backend.parameters(side) for side in found.sides)
+    worse = tuple(tuple(values / np.float32(20) for values in side[:1]) + side[1:] for side in here)
+    for past, follows in ((worse, False), (tuple(backend.parameters(s) for s in (state.users, state.items)), True)):
+        after = Accelerated(algorithm).step(replace(state, momentum=Momentum(past, 0.9, 1.0, 3)), counts, backend)
+        plain = algorithm.step(state, counts, backend)
+        assert (after.objective == plain.objective) is not follows
+        assert after.objective >= state.objective
+        assert after.momentum[1:] == ((pytest.approx(0.945), 1.0, 4) if follows else (pytest.approx(0.6), 0.9, 4))
+
+
+def test_momentum_has_settled_when_twenty_sweeps_gained_little_each():
+    backend = Cpu(n_threads=1)
+    state, counts = start(small_matrix(60, 40), backend, n_components=6)
+    found = run(Accelerated(CAVI()), state, counts, backend, Until(1000, 1e-4))
+    assert found.ending is Ending.CONVERGED
+    gains = (np.array(found.objectives[20:]) - found.objectives[:-20]) / np.abs(found.objectives[:-20])
+    assert gains[-1] <= 20e-4
+    assert np.all(gains[1:-1] > 20e-4)  # the first is from the start, which has no ELBO
 
 
 def test_stops_at_the_relative_increase():

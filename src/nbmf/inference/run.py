@@ -23,7 +23,8 @@ from nbmf.model.ties import REFRESHED_AFTER, Ties
 Tie = Callable[[Factor], Ties]
 
 ROUNDING = 32  # allowed fall, in units of the last place of what is summed up in an objective
-PATIENCE = 10  # sweeps that must have gained little, or, before a fall within rounding, nothing
+PATIENCE = 10  # sweeps that must have gained nothing before a fall within rounding means that a fit stands still
+STEADY = 20  # sweeps with momentum whose mean gain counts
 ENTROPY = 16  # size of the terms whose sum is the entropy of a gamma
 
 
@@ -213,15 +214,15 @@ class Snapshot:
     def settled(self, tol: float) -> bool:
         """Whether the last sweep raised the objective by less than `tol`, relatively.
 
-        With momentum it is the last PATIENCE sweeps, on average: one after a discarded step gains little. Only rounding
+        With momentum it is the last STEADY sweeps, on average: one after a discarded step gains little. Only rounding
         can seem to lower the objective. Then the fit stands still if earlier sweeps have gained nothing either.
         """
         increase, past = self.objective - self.before, self.before
         if (momentum := self.state.momentum) is not None:
-            if momentum.n_sweeps <= PATIENCE:
+            if momentum.n_sweeps <= STEADY:
                 return False
-            past = self.objectives[-PATIENCE - 1]
-            return bool(tol > 0 and self.objective - past <= PATIENCE * tol * abs(past))
+            past = self.objectives[-STEADY - 1]
+            return bool(tol > 0 and self.objective - past <= STEADY * tol * abs(past))
         if increase < 0 and len(self.objectives) > PATIENCE:
             past = self.objectives[-PATIENCE - 1]
             increase = max(self.objective - past, 0.0)

@@ -271,7 +271,7 @@ def gamma_rows(
     mask = (row < n_rows)[:, None] & (k < K)[None, :]
     place = row[:, None] * K + k[None, :]
     rate = tl.load(rates + row, mask=row < n_rows, other=1.0)[:, None] if OWN_RATES else tl.load(rates)
-    a = tl.load(prior_shape).to(own) + tl.load(allocated + place, mask=mask, other=0.0)
+    a = tl.load(prior_shape).to(own) + tl.load(allocated + place, mask=mask, other=1.0)
     if SHARED:
         b = rate.to(own) + tl.load(exposed + k, mask=k < K, other=1.0)[None, :]
     else:
