@@ -10,7 +10,7 @@ from nbmf.backends.counts import BLOCK_ON_DEVICE, BLOCK_USERS
 INTERPRETER, COMPILING = 350_000_000, 100_000_000
 NONZEROS_PER_PART = 2_000_000
 ON_THE_WAY = 4  # copies of each array on several machines: old, new, sent and received (docs/scale.md)
-PARAMETERS_KEPT = 4  # those of three sweeps, and those extrapolated from them
+PARAMETERS_KEPT = 3  # those of two sweeps, and those extrapolated from them
 ALWAYS_WORTH = 16  # parts that are worth it however large each one's sums over the items are
 
 
