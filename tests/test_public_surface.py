@@ -187,21 +187,28 @@ def test_a_model_file_comes_back(name, tmp_path):
     assert arrays_of(nbmf.load(tmp_path / "again.nbmf")) == expected["arrays"]
 
 
+CHANGED = ("tied", "accelerated", "mm")  # items are tied, and steps taken, in another way than before
 OTHER_BITS = "error" if SAME_ARITHMETIC else "ignore:the objective after sweep"
 
 
 @pytest.mark.filterwarnings(OTHER_BITS)
 @pytest.mark.parametrize("name", CHECKPOINTED)
 def test_a_checkpoint_is_resumed(name, tmp_path):
-    """As if the fit had never stopped, to the bit; to rounding where the machine's arithmetic differs."""
+    """As if the fit had never stopped, to the bit; to rounding where the machine's arithmetic differs.
+
+    Where the sweeps have changed since, the fit goes on all the same and ends where one of today does, or nearly.
+    """
     checkpoint, data, estimator = BEFORE / f"{name}.checkpoint.nbmf", counts(), CHECKPOINTED[name]
     sweeps = []
     resumed = clone(estimator).fit(data, resume=checkpoint, callbacks=[lambda snapshot: sweeps.append(snapshot.sweep)])
     assert sweeps == list(range(CUT + 1, N_SWEEPS + 1))
     whole = clone(estimator).fit(data)
-    if SAME_ARITHMETIC:
-        assert arrays_of(resumed) == arrays_of(whole)
-    np.testing.assert_allclose(resumed.objective_, whole.objective_, rtol=1e-4)
+    if name in CHANGED:
+        np.testing.assert_allclose(resumed.objective_[-1], whole.objective_[-1], rtol=3e-2)
+    else:
+        if SAME_ARITHMETIC:
+            assert arrays_of(resumed) == arrays_of(whole)
+        np.testing.assert_allclose(resumed.objective_, whole.objective_, rtol=1e-4)
     part = tmp_path / "part.nbmf"
     clone(estimator).set_params(max_iter=CUT + 3).fit(data, resume=checkpoint, checkpoint=part)
     assert arrays_of(clone(estimator).fit(data, resume=part)) == arrays_of(resumed)

@@ -28,7 +28,9 @@ class CAVI(Sweep):
         users = backend.conditional(model.user_prior, state.inferred.user_sums)  # Eq. (update_w)
         item_sums = backend.sum_by_item(counts, state.inferred, users)
         items = backend.conditional(model.item_prior, item_sums)  # Eq. (update_h)
-        better = better_model(model, state, counts, backend, self.learned.likelihood, item_sums, users.kind)
+        better = None
+        if group := self.learned.likelihood:
+            better = better_model(model, state, counts, backend, group, item_sums, users.kind)
         return Proposal(model, users, items, better)
 
 

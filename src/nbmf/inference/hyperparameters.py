@@ -64,9 +64,9 @@ class Inferred(NamedTuple):
 def better_model(
     model: Model, before: State, counts: Counts, backend: Backend, group: str, item_sums: Sums, kind: str
 ) -> Model | None:
-    """Return the model with a better parameter of the likelihood, where it is learned for a `group` of cells."""
+    """Return the model with a better parameter of the likelihood, one for all cells or for each of a `group`."""
     # a start, which is not yet of the kind of factors, has no objective to improve on; that of other ties is no measure
-    if not group or before.users.kind != kind or before.retie is not None:
+    if before.users.kind != kind or before.retie is not None:
         return None
     found = Inferred(before.inferred, item_sums)
     return replace(model, likelihood=better_likelihood(model.likelihood, counts, backend, group, found))

@@ -23,5 +23,7 @@ class MM(Sweep):
         items = backend.quotient(state.items, item_sums)  # Eq. (nmfH)
         between = backend.expect(counts, Given(state.users, items, model.likelihood, state.ties))
         users = backend.quotient(state.users, between.user_sums)  # Eq. (nmfW)
-        better = better_model(model, state, counts, backend, self.learned.likelihood, item_sums, users.kind)
+        better = None
+        if group := self.learned.likelihood:
+            better = better_model(model, state, counts, backend, group, item_sums, users.kind)
         return Proposal(model, users, items, better)

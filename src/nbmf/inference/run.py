@@ -170,7 +170,10 @@ class Sweep(ABC):
         """Return the state after one sweep."""
         found, before = self.improve(state, counts, backend), state.without_expectation()
         del state  # frees the memory of the old allocations and exposures for the new ones
-        return conclude(found, before, counts, backend, sum_users=self.begins_with_users)
+        if found.better is not None:
+            return conclude(found, before, counts, backend, sum_users=self.begins_with_users)
+        sides = *found.sides, before.next_ties(found.items)
+        return observe(found.model, counts, backend, *sides, before.log_base, sum_users=self.begins_with_users)
 
 
 class Ending(Enum):
