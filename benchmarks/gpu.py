@@ -381,6 +381,10 @@ def main() -> None:
                   f"({sum(stated.values()) / 1e9:.1f} stated)", flush=True)  # fmt: skip
         torch.cuda.empty_cache()
     part("whole fit", whole_fit, matrix, start)
+    medium = part("simulate", simulate, 100_000 // scale, 38_000 // scale, 4_800_000 // scale**2)
+    of_medium = [rng.standard_exponential((n, K)).astype(np.float32) for n in medium.shape]
+    for name in ("whole fit of a tenth", "whole fit of a tenth, again"):
+        part(name, whole_fit, medium, of_medium)
     fitted = part("whole fit again", whole_fit, matrix, start)
     if fitted:
         part("newcomers", newcomers, matrix, *fitted)
