@@ -5,7 +5,7 @@ smaller variational family, so the objective stays a lower bound, and its optimu
 over those cells. Passes then cost O((nnz + U·C)K) instead of O(U·I·K). One cluster per item is the exact algorithm.
 
 A cluster has the items nearest to one of C centres, and the centres are items far apart. That is the start of k-means;
-moving the centres on gained nothing (docs/performance.md).
+moving the centres on gained nothing (docs/paper.md).
 """
 
 from dataclasses import dataclass
