@@ -15,6 +15,7 @@ import nbmf
 from measure import seconds
 from nbmf.backends import Given
 from nbmf.backends.counts import Counts
+from nbmf.backends.cpu import kernels
 from nbmf.backends.cpu.passes import Cpu
 from nbmf.model.factors import Point
 from nbmf.model.likelihood import NegativeBinomial, Poisson
@@ -39,8 +40,8 @@ def exact_pass() -> None:
     rng = np.random.default_rng(0)
     W, H = (rng.gamma(1, 1, (n, N_COMPONENTS)).astype(np.float32) for n in (n_users, n_items))
     backend, users_exposed, items_exposed, logs = Cpu(), np.empty_like(W), np.empty_like(H), np.zeros(n_users)
-    users = seconds(lambda: backend._expose_unseen(W, H, H, ones(W), users_exposed, logs))
-    items = seconds(lambda: backend._expose_unseen(H, W, W, ones(H), items_exposed, None))
+    users = seconds(lambda: backend._expose_unseen(kernels, W, H, H, ones(W), users_exposed, logs))
+    items = seconds(lambda: backend._expose_unseen(kernels, H, W, W, ones(H), items_exposed, None))
     rate = 8 * N_COMPONENTS * n_users * n_items / (users + items)
     machine = product_rate()
     print(f"exact exposures, {n_users:,} × {n_items:,}, K = {N_COMPONENTS}:")
