@@ -176,7 +176,7 @@ def test_column_names_are_the_items_ids():
 
 
 def test_many_items_that_nobody_took():
-    """k-means warns that it found fewer clusters than asked for; the fit does not pass that on."""
+    """Many items are alike, so some clusters stay empty; nobody is told."""
     matrix = np.zeros((30, 100), int)
     matrix[:, :5] = small_matrix(30, 5)
     for inference in ("cavi", "mm"):

@@ -252,6 +252,7 @@ def test_other_data_and_files_are_refused(tmp_path):
         ({"pending": ["1"]}, {}, "its pending refreshes are"),
         ({"momentum": [0.5]}, {}, r"its momentum is \[0\.5\]"),
         ({"momentum": [0.5, 2.0, 3]}, {}, r"its momentum is \[0\.5, 2\.0, 3\]"),
+        ({"momentum": [0.5, 1.0, 4]}, {}, r"its momentum is \[0\.5, 1\.0, 4\]"),
         ({"momentum": [0.5, 1.0, 3]}, {}, r"has no array 'past\.0'"),
         ({"n_clusters": 4}, {}, "clusters that do not exist"),
         ({"n_clusters": 10**12}, {}, "clusters that do not exist"),

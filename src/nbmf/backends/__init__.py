@@ -197,7 +197,8 @@ def _extrapolated(here: Array, past: Array, step: float) -> Array:
     for start in range(0, len(here), rows):  # by blocks that stay in the cache
         part = slice(start, start + rows)
         now = np.maximum(here[part], least)
-        change = np.log(now / np.maximum(past[part], least))
+        with np.errstate(over="ignore", divide="ignore"):
+            change = np.log(now / np.maximum(past[part], least))
         change *= here.dtype.type(step)
         np.minimum(now * np.exp(np.clip(change, -LONGEST_STEP, LONGEST_STEP, out=change)), most, out=found[part])
     return found

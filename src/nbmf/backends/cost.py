@@ -49,15 +49,15 @@ class Sizes:
         latent = size * N * (1 + exposed) + size * U * K * (1 + exposed)
         latent += size * U * self.n_clusters if self.exposure == "tied" else 0
         held = {"factors before and after": self._factors, "allocations and exposures": latent}
+        if self.accelerate:
+            held["the sweep before"] = PARAMETERS_KEPT * 2 * size * (U + I) * K
         if backend == "gpu":
-            clusters = (4 * U + size * I) * self.n_clusters if self.exposure == "tied" else 0
+            clusters = (4 * U + size * I) * self.n_clusters + N if self.exposure == "tied" else 0
             held["allocations and exposures"] += 2 * size * I * K + clusters
             partials = min(N, I * -(-U // BLOCK_ON_DEVICE)) * (U > BLOCK_ON_DEVICE)
-            held |= {"partial sums of items": size * partials * K * (1 + exposed), "building the transpose": 28 * N}
+            held |= {"partial sums of items": size * partials * K, "building the transpose": 28 * N}
             return {"counts, both ways": N * (4 + size + 4 + 4) + 8 * (U + I) + 24 * (U + I + N // 128)} | held
         table = {"counts": N * size, "transpose": 8 * N + 4 * -(-U // BLOCK_USERS) * (I + 1)} | held
-        if self.accelerate:
-            table["sweeps before"] = PARAMETERS_KEPT * 2 * size * (U + I) * K
         return {"Python": INTERPRETER} | table | {"what the allocator keeps": sum(table.values()) // 4}
 
     def _memory_of_encoder(self) -> dict[str, int]:

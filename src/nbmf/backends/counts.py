@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -46,21 +47,25 @@ class Counts:
         """The distinct counts, and how often each occurs."""
         stored = self.by_user.data
         if len(stored) and stored.max() < SMALL_COUNT:  # sorting would take far longer
-            times, size = [], int(stored.max()) + 1
+            times, lock, all_whole = np.zeros(int(stored.max()) + 1, np.intp), Lock(), True
 
             def count(start: int) -> None:
+                nonlocal times, all_whole
                 piece = stored[start : start + CHUNK]
-                whole = piece.astype(np.int32)
-                if np.array_equal(whole, piece):
-                    times.append(np.bincount(np.maximum(whole, 0, out=whole), minlength=size))
+                whole = piece.astype(np.int32) if all_whole else piece[:0]
+                if not np.array_equal(whole, piece):
+                    all_whole = False
+                    return
+                found = np.bincount(np.maximum(whole, 0, out=whole), minlength=len(times))
+                with lock:
+                    times += found
 
             starts = range(0, len(stored), CHUNK)
             hand_out(count, starts, min(len(starts), COUNTING_THREADS))
-            if len(times) == len(starts):
-                total = np.sum(times, axis=0)
-                total[:1] = 0  # unknown cells
-                values = np.flatnonzero(total)
-                return values.astype(np.float64), total[values]
+            if all_whole:
+                times[:1] = 0  # unknown cells
+                values = np.flatnonzero(times)
+                return values.astype(np.float64), times[values]
         return np.unique(stored[stored > 0].astype(np.float64), return_counts=True)
 
     @property

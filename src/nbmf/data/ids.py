@@ -151,7 +151,7 @@ def column_ids(X: Any, items: Ids) -> Ids | None:
     return np.asarray(columns) if is_numbered else text_labels(X, "columns")
 
 
-def align_items(data: Interactions, items: Lookup, unknown_items: str | None) -> sp.csr_array:
+def align_items(data: Interactions, items: Lookup, unknown_items: str | None, stacklevel: int = 4) -> sp.csr_array:
     """Put counts into the columns of known items.
 
     Parameters
@@ -171,7 +171,7 @@ def align_items(data: Interactions, items: Lookup, unknown_items: str | None) ->
         warnings.warn(
             f"{len(lost)} items were not in the data of the fit, {data.items[lost[:1]].tolist()[0]!r} among them: "
             f"{data.nnz - matrix.nnz} of {data.nnz} counts are left out",
-            stacklevel=4,
+            stacklevel=stacklevel,
         )
     return matrix
 
@@ -179,14 +179,17 @@ def align_items(data: Interactions, items: Lookup, unknown_items: str | None) ->
 def align_row(counts: Mapping[Any, Any], items: Lookup, unknown_items: str | None) -> sp.csr_array:
     """Put one user's counts, a mapping from item ids, into the columns of known items; see `align_items`."""
     ids, values = items.as_ids(list(counts)), widened(np.array(list(counts.values()) or np.empty(0)))
+    if values.ndim != 1:
+        item = next(item for item, value in counts.items() if np.ndim(value))
+        raise ValueError(f"item {item!r} has {counts[item]!r} for a count; it must be one number")
     check_counts(values, lambda place: f"item {list(counts)[place]!r}")
     columns, known = items.find(ids)
     order = np.argsort(columns)
     order = order[values[order] != 0]
     columns = columns[order]
     if not known.all() or np.any(columns[1:] == columns[:-1]):
-        return align_items(Interactions(np.arange(1), ids, sp.csr_array(values[None, :])), items, unknown_items)
-    # `align_items` takes longer than ranking thousands of items, as SciPy makes and checks one matrix after another
+        return align_items(Interactions(np.arange(1), ids, sp.csr_array(values[None, :])), items, unknown_items, 5)
+    # `align_items` builds and checks several SciPy matrices, which takes longer than ranking thousands of items
     parts = values[order], columns.astype(np.int32), np.array([0, len(order)], np.int32)
     row = sp.csr_array(parts, shape=(1, len(items.ids)))
     row.has_sorted_indices = row.has_canonical_format = True

@@ -166,10 +166,14 @@ def conduct(
     if found.ending is Ending.INTERRUPTED:
         warnings.warn(f"fit interrupted: the model is that of sweep {kept.sweep}", stacklevel=3)
     if found.ending is Ending.MAX_ITER and until.tol > 0 and control.stopping is None:
-        gain = (kept.objective - kept.before) / abs(kept.before) if kept.before and np.isfinite(kept.before) else np.inf
+        gained = ""
+        is_alone = kept.state.momentum is None  # with momentum, one sweep says little
+        if is_alone and kept.before and np.isfinite(kept.before):
+            gain = (kept.objective - kept.before) / abs(kept.before)
+            gained = f": the last one raised the objective by {gain:.1e} of its size, and tol is {until.tol:g}"
         warnings.warn(
-            f"{type(settings).__name__} has not converged after max_iter={until.max_iter} sweeps: the last one raised "
-            f"the objective by {gain:.1e} of its size, and tol is {until.tol:g}; {more_sweeps(settings)}{hint}",
+            f"{type(settings).__name__} has not converged after max_iter={until.max_iter} sweeps{gained}; "
+            f"{more_sweeps(settings)}{hint}",
             ConvergenceWarning,
             stacklevel=3,
         )

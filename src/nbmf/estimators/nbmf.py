@@ -50,7 +50,8 @@ class NBMF(Factorization):
     tol : float
         Stop when a sweep raises the objective by less than this, relatively (τ); 0 never stops early.
     accelerate : bool
-        Go further in the direction of the last sweeps while the objective rises: far fewer sweeps to the same one.
+        Extrapolate each sweep along the last two while the objective rises: far fewer sweeps to the same objective.
+        `tol` is then compared with the mean gain of the last 20 sweeps.
     backend : str
         "cpu" (threads), "gpu" or "gpu-bf16" (one CUDA device, see docs/scale.md), "reference" (plain NumPy with dense
         arrays, for small data), or "auto", which takes a GPU where there is one and it pays.

@@ -1,13 +1,13 @@
 """Momentum for any monotone algorithm, safeguarded: the objective still never falls.
 
-A sweep F is a map on θ, the logarithms of the factors' parameters. Sweeps that gain little each keep going the same way
-for long, so the next one starts further on in the direction of the last two results:
+A sweep F is a map on θ, the logarithms of the factors' parameters. Sweeps that gain little tend to keep moving the
+same way, so the next one starts further along:
 
     θ' = F(θ_n) + s (F(θ_n) − F(θ_{n−1}))
 
 The step s is that of Ang & Gillis (2019): it grows as long as the objective rises, up to a limit that grows more
-slowly. If the objective at θ' is below that before, θ' is discarded, F(θ_n) is taken, and s is the new limit before it
-shrinks. A sweep costs the one walk that evaluates it, and one more if θ' is discarded.
+slowly. If the objective at θ' is below that before, θ' is discarded, F(θ_n) is taken, the limit drops to s, and s
+shrinks. A sweep is evaluated once, and once more if θ' is discarded.
 """
 
 from dataclasses import dataclass, replace

@@ -138,21 +138,21 @@ def _unpack(contents: Contents, origin: Origin) -> tuple[Snapshot, np.random.Ran
         expectation=None,
         objective=float(objectives[-1]),
         log_base=log_base,
-        momentum=_unpack_momentum(contents, users, items),
+        momentum=_unpack_momentum(contents, users, items, len(objectives)),
     )
     generator = codec.unpack_generator(contents, "generator", contents.document.get("generator"))
     before = codec.unpack_number(contents, "before")
     return Snapshot(state, before, tuple(objectives.tolist()), tuple(pending)), generator
 
 
-def _unpack_momentum(contents: Contents, users: Factor, items: Factor) -> Momentum | None:
+def _unpack_momentum(contents: Contents, users: Factor, items: Factor, n_objectives: int) -> Momentum | None:
     """Return the momentum of a run, whose parameters must be like those of these factors."""
     # checkpoints from before there was momentum have none, and it starts anew
     match contents.document.get("momentum", []):
         case []:
             return None
-        case [float(step), float(limit), int(n_sweeps)] if 0 < step <= 1 and 0 < limit <= 1 and n_sweeps >= 0:
-            steps = step, limit, n_sweeps
+        case [float(step), float(limit), int(n)] if 0 < step <= 1 and 0 < limit <= 1 and 0 <= n <= n_objectives:
+            steps = step, limit, int(n)
         case other:
             raise contents.fault(f"its momentum is {shortened(other)}")
     now = [*users.parameters, *items.parameters]

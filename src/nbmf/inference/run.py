@@ -40,7 +40,7 @@ class State:
     objective: float  # ELBO, or log-likelihood for points; higher is better
     log_base: float  # the part of the objective that does not depend on the factors
     momentum: "Momentum | None" = None  # of an accelerated algorithm
-    retie: Tie | None = None  # makes the ties of the next state, if they are not these
+    retie: Tie | None = None  # makes new ties at the end of this sweep; None keeps these
 
     def without_expectation(self) -> "State":
         """Return the state as it is kept, without its allocations and exposures, a third of the memory of a fit."""
@@ -59,7 +59,7 @@ class State:
 
 
 class Momentum(NamedTuple):
-    """Where the last sweep led to, and how far the next one goes on in that direction; see accelerate.py."""
+    """Where the last sweep led to, and how far the next one steps beyond it; see accelerate.py."""
 
     past: tuple[tuple[Any, ...], ...]  # parameters of the users and of the items
     step: float
@@ -123,7 +123,7 @@ def observe(
     """
     expectation = backend.expect(counts, Given(users, items, model.likelihood, ties), sum_users=sum_users)
     divergences = [side.divergence(of) for side, of in ((users, model.user_prior), (items, model.item_prior))]
-    objective = log_base + expectation.log_evidence  # asked for last: a device has by then all of a sweep to do
+    objective = log_base + expectation.log_evidence  # read last, when a device has the whole sweep queued
     for divergence in divergences:
         objective -= divergence
     return State(model, users, items, ties, expectation, objective, log_base)
@@ -217,8 +217,8 @@ class Snapshot:
     def settled(self, tol: float) -> bool:
         """Whether the last sweep raised the objective by less than `tol`, relatively.
 
-        With momentum it is the last STEADY sweeps, on average: one after a discarded step gains little. Only rounding
-        can seem to lower the objective. Then the fit stands still if earlier sweeps have gained nothing either.
+        With momentum the mean gain of the last STEADY sweeps counts, because one after a discarded step gains little.
+        Only rounding can seem to lower the objective; then the fit stands still if earlier sweeps gained nothing.
         """
         increase, past = self.objective - self.before, self.before
         if (momentum := self.state.momentum) is not None:

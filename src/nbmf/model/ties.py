@@ -4,8 +4,8 @@ Only the zeros make the exposures a dense matrix. Let all zero cells of user u i
 smaller variational family, so the objective stays a lower bound, and its optimum sets their intensity to the mean m_uc
 over those cells. Passes then cost O((nnz + U·C)K) instead of O(U·I·K). One cluster per item is the exact algorithm.
 
-A cluster has the items nearest to one of C centres, and the centres are items far apart. That is the start of k-means;
-moving the centres on gained nothing (docs/paper.md).
+Each item joins the nearest of C centres, which are items chosen far apart: the start of k-means. Iterating further
+gained nothing (docs/paper.md).
 """
 
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 REFRESHED_AFTER = (1, 2, 4, 8, 16, 32)
-"""Sweeps after which the items are clustered again; later the clusters are frozen, so the objective can converge."""
+"""Sweeps that end with new clusters of the items; later the clusters are frozen, so the objective can converge."""
 
 SAMPLED = 8  # items drawn for each centre
-BLOCK = 1 << 15  # items whose distances are held at a time
+DISTANCES = 1 << 21  # from centres that are held at a time
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,15 @@ def tie_items(item_means: NDArray[Any], n_clusters: int, rng: np.random.RandomSt
         rows = item_means - item_means.mean(axis=0)  # differences of distances then keep more digits
         drawn, weights = draw_far(np.einsum("ik,ik->i", rows, rows), n_clusters, rng)
         centres = rows[drawn[far_apart(rows[drawn], weights, rng.random_sample(n_clusters))]]
-        starts = range(0, n_items, BLOCK)
-        return Ties(np.concatenate([nearest(rows[start : start + BLOCK], centres) for start in starts]), n_clusters)
+        step = max(1, DISTANCES // n_clusters)
+        blocks = (rows[start : start + step] for start in range(0, n_items, step))
+        return Ties(np.concatenate([nearest(block, centres) for block in blocks]), n_clusters)
 
 
 def draw_far(
     distances: NDArray[Any], n_clusters: int, rng: np.random.RandomState
 ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Draw items among which to look for centres, half of them in proportion to squared distances from the middle.
+    """Sample candidates for centres, half of them in proportion to their squared distances from the mean.
 
     Those are the few items of large intensities, where ties matter most. The weights say how many each stands for.
     """

@@ -51,24 +51,25 @@ def to_host(values: Any) -> Any:
 
 
 def _move(array: Any, there: Tensor, *, out: bool) -> None:
-    """Copy an array to the device, or out of it, by pieces through pinned memory, which the device reads by itself.
+    """Copy an array to the device, or out of it, by pieces through pinned memory, which the device accesses directly.
 
     Several threads copy between the array and pinned memory: one alone is slower than the device.
     """
     host, device, step = array.reshape(-1), there.view(-1), PIECE // array.itemsize
-    own = local()
+    own, stream = local(), torch.cuda.current_stream(there.device)  # other threads begin with another stream
 
     def move(start: int) -> None:
         if not hasattr(own, "pinned"):
             own.pinned = torch.empty(step, dtype=there.dtype, pin_memory=True)
         part, piece = host[start : start + step], device[start : start + step]
         pinned = own.pinned[: len(part)]
-        if out:
-            pinned.copy_(piece)
-            np.copyto(part, pinned.numpy())
-        else:
-            np.copyto(pinned.numpy(), part)
-            piece.copy_(pinned)
+        with torch.cuda.stream(stream):
+            if out:
+                pinned.copy_(piece)
+                np.copyto(part, pinned.numpy())
+            else:
+                np.copyto(pinned.numpy(), part)
+                piece.copy_(pinned)
 
     hand_out(move, range(0, len(host), step), MOVERS)
 
@@ -148,8 +149,9 @@ class ResidentGamma(Resident, Gamma):
         # summed and sent now: they are asked for at the end of a sweep, when the device would wait for it
         totals, sent = torch.stack(moments[3:]).sum(dim=1), None
         if totals.is_cuda:
+            stream = torch.cuda.current_stream(totals.device)
             totals = torch.empty(3, dtype=totals.dtype, pin_memory=True).copy_(totals, non_blocking=True)
-            sent = torch.cuda.current_stream().record_event()
+            sent = stream.record_event()
         names = (field.name for field in fields(Gamma) if field.name != "prior_rate")
         tensors = dict(zip(names, moments, strict=True))
         self.__dict__.update(tensors=tensors, totals=totals, sent=sent, prior_rate=prior_rate)

@@ -44,7 +44,7 @@ Tables = tuple[Pair, Pair, Likelihood, Ties | None]  # `Given` with the mean and
 
 LONGEST_RUN = 512
 BLOCK_ROWS = 4096  # rows summed in single precision before the sum goes to double
-LABELLED_ROWS = 1 << 18  # whose distances from all centres are held at a time
+DISTANCES = 1 << 24  # from centres that are held at a time
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class Gpu:
         return Sums(allocated, passes.add_shared(of_stored_cells, of_clusters, self._clusters(ties, data).labels))
 
     def conditional(self, prior: Prior, sums: Sums) -> Gamma:
-        """Return the posterior and its moments, in double precision until they are stored."""
+        """Return the posterior and its moments; kernels compute them in the factors' own precision, torch in double."""
         allocated, exposed = (to_device(values, self._device) for values in sums)
         rates = self._column(np.asarray(prior.rate, np.float64))
         moments = self._passes(allocated, None).gamma_moments(float(prior.shape), rates, allocated, exposed)
@@ -205,7 +205,9 @@ class Gpu:
         some = rows[to_device(drawn, self._device)]
         centres = some[to_device(far_apart(to_host(some), weights, rng.random_sample(n_clusters)), self._device)]
         lengths = centres.square().sum(dim=1)
-        labels = [(lengths - 2 * part @ centres.T).argmin(dim=1) for part in rows.split(LABELLED_ROWS)]
+        labels = [
+            (lengths - 2 * part @ centres.T).argmin(dim=1) for part in rows.split(max(1, DISTANCES // n_clusters))
+        ]
         return Ties(to_host(torch.cat(labels).int()), n_clusters)
 
     def slopes(self, counts: Counts, expectation: ResidentExpectation, group: str) -> Pair:

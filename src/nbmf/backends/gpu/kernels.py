@@ -26,7 +26,7 @@ def log1p(x):
 
 @compiled
 def _runs(run_row, run_first, run_last, run_slot, n_runs, RUNS: tl.constexpr):
-    """RUNS runs of like length, one of which may be none: row, first and last non-zero, slot."""
+    """RUNS runs of like length: row, first and last non-zero, slot. The last program may have fewer, of row −1."""
     run = tl.program_id(0) * RUNS + tl.arange(0, RUNS)
     there = run < n_runs
     first, last = tl.load(run_first + run, mask=there, other=0), tl.load(run_last + run, mask=there, other=0)
@@ -36,7 +36,7 @@ def _runs(run_row, run_first, run_last, run_slot, n_runs, RUNS: tl.constexpr):
 
 @compiled
 def _rows(table, row, k, K: tl.constexpr, BLOCK_K: tl.constexpr):
-    """Rows of a table; no row is left out, as asking takes longer than reading one in vain."""
+    """Rows of a table, all finite: none is masked, which would cost more than a needless read with a weight of 0."""
     place = table + row.to(tl.int64)[:, :, None] * K + k[None, None, :]
     if K == BLOCK_K:
         return tl.load(place)
