@@ -18,7 +18,7 @@ from nbmf.backends.counts import Counts
 from nbmf.model import Model
 from nbmf.model.factors import Array, Factor, Point
 from nbmf.model.likelihood import Likelihood
-from nbmf.model.ties import REFRESHED_AFTER, Ties
+from nbmf.model.ties import RETIED_IN, Ties
 
 Tie = Callable[[Factor], Ties]
 
@@ -192,7 +192,7 @@ class Snapshot:
     state: State  # without its allocations and exposures, which follow from the rest
     before: float  # the objective before the last sweep
     objectives: tuple[float, ...]
-    pending: tuple[int, ...]  # sweeps after which the ties are still to be refreshed
+    pending: tuple[int, ...]  # sweeps that are still to end with new ties
 
     @property
     def sweep(self) -> int:
@@ -279,14 +279,14 @@ def run(
     state : State
         Where to start, with its allocations and exposures.
     tie : callable, optional
-        Makes ties from the items. The sweeps `ties.REFRESHED_AFTER` end with new ones, so their objectives are those
+        Makes ties from the items. The sweeps `ties.RETIED_IN` end with new ones, so their objectives are those
         of another bound. A run that would stop before the last of those refreshes ties once more and continues.
     resume : Snapshot, optional
         What to continue from; `state` is its state.
     watch : callable
         Called with a snapshot after each sweep; True ends the run. Ctrl-C ends it with the last finished sweep.
     """
-    last = resume or Snapshot(state.without_expectation(), -math.inf, (), REFRESHED_AFTER if tie is not None else ())
+    last = resume or Snapshot(state.without_expectation(), -math.inf, (), RETIED_IN if tie is not None else ())
     try:
         while True:
             settled, pending = last.settled(until.tol), last.pending

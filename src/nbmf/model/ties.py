@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-REFRESHED_AFTER = (1, 2, 4, 8, 16, 32)
+RETIED_IN = (1, 2, 4, 8, 16, 32)
 """Sweeps that end with new clusters of the items; later the clusters are frozen, so the objective can converge."""
 
 SAMPLED = 8  # items drawn for each centre

@@ -12,7 +12,7 @@ import torch
 
 from nbmf.backends.gpu.arrays import Clusters, RowCounts, Tensor, Tiles
 from nbmf.backends.gpu.events import BLOCK
-from nbmf.backends.gpu.passes import Found, Tied, expose_tied, row_blocks
+from nbmf.backends.gpu.passes import Found, Tied, add_unseen, row_blocks
 
 TILE = 1 << 23  # cells of a block of rows
 
@@ -57,7 +57,7 @@ class Inflated:
             total -= torch.where(known, μ, 0).sum(dtype=torch.float64)
             shared = unseen[counts.rows_of(cells), clusters.labels[counts.columns[cells]].long()]
             excess[cells] = known.to(μ.dtype) - shared
-        exposed = expose_tied(counts, excess, unseen, items, cluster_sums, self.walks) if wanted else None
+        exposed = add_unseen(self.walks.sum_users(counts, excess, items), unseen, cluster_sums) if wanted else None
         return Tied(excess, unseen, exposed, total)
 
     def expose_tiles(

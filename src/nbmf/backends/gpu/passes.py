@@ -6,7 +6,7 @@ array of non-zeros × K or users × items exists as a whole.
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -136,14 +136,12 @@ def tie(
         α = α_users[rows][row]
         excess[cells] = (α + torch.where(y < 0, -α, y)) / (α + μ) - unseen[rows][row, label]
         total -= _log_evidence(y, μ, α, 1.0)
-    return Tied(excess, unseen, expose_tied(counts, excess, unseen, items, cluster_sums) if wanted else None, total)
+    exposed = add_unseen(sum_users(counts, excess, items), unseen, cluster_sums) if wanted else None
+    return Tied(excess, unseen, exposed, total)
 
 
-def expose_tied(
-    counts: RowCounts, excess: Tensor, unseen: Tensor, items: Tensor, cluster_sums: Tensor, walks: Any = None
-) -> Tensor:
-    """Sum tied exposures for each user; A_uc S_c has the seen cells too, which the excess has taken off."""
-    of_stored_cells = (walks.sum_users if walks else sum_users)(counts, excess, items)
+def add_unseen(of_stored_cells: Tensor, unseen: Tensor, cluster_sums: Tensor) -> Tensor:
+    """Add Σ_c A_uc S_c to each user's sums, in place. It has the seen cells too, which the excess has taken off."""
     return of_stored_cells.addmm_(unseen, cluster_sums).clamp_min_(0)  # below 0 is rounding
 
 

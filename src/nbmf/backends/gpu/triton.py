@@ -90,9 +90,9 @@ def tie(
 
 
 def _multiplied(rows: Tensor, table: Tensor, added: Tensor | None = None) -> Tensor:
-    """Return rows times a small table; with `added`, in the place of that, on top of it, and at least 0."""
+    """Return rows times a small table; or, as `passes.add_unseen`, add that to `added`, in place."""
     if rows.dtype == torch.float64 or max(table.shape) > MOST_MULTIPLIED:
-        return rows @ table if added is None else added.addmm_(rows, table).clamp_min_(0)
+        return rows @ table if added is None else passes.add_unseen(added, rows, table)
     (size, width), n_programs = table.shape, triton.cdiv(len(rows), MULTIPLIED_ROWS)
     found = torch.empty(len(rows), width, dtype=rows.dtype, device=rows.device) if added is None else added
     blocks = {"BLOCK_M": max(16, triton.next_power_of_2(size)), "BLOCK_N": max(16, triton.next_power_of_2(width))}
